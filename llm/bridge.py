@@ -1,0 +1,106 @@
+"""Crossing from one event loop, or from no loop at all, to the loop that owns the engine.
+
+One item crosses at a time: nothing is queued, and cancelling or closing on this side cancels or closes on that one.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+END = object()
+
+
+class SyncCallOnLoop(RuntimeError):
+    """A blocking call came from the loop that would have to answer it."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own, from `with` to the end of the block."""
+
+    def __enter__(self) -> "LoopThread":
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="groundwell-loop", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._cancel_all())
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, Item]) -> Item:
+        """Run a coroutine on the loop and wait for its result."""
+        return wait_for(coroutine, self.loop)
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def wait_for(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLoop) -> Item:
+    """Run a coroutine on a loop of another thread and block until it is done; cancelled when the wait is broken off."""
+    if _running_loop() is loop:
+        coroutine.close()
+        raise SyncCallOnLoop(
+            "a blocking call on the engine's own event loop would wait for itself: use ainvoke or astream"
+        )
+    future: Future[Item] = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    try:
+        return future.result()
+    finally:
+        future.cancel()  # no effect on a finished one
+
+
+def iterate_blocking(items: AsyncGenerator[Item, None], loop: asyncio.AbstractEventLoop) -> Generator[Item, None, None]:
+    """Iterate, from a thread without a loop, an async generator that runs on `loop`."""
+    try:
+        while (item := wait_for(_next_or_end(items), loop)) is not END:
+            yield item
+    finally:
+        wait_for(_close(items), loop)
+
+
+async def iterate_from(
+    items: AsyncGenerator[Item, None], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[Item, None]:
+    """Iterate, from any event loop, an async generator that runs on `loop`; on that loop itself nothing is added."""
+    if asyncio.get_running_loop() is loop:
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()
+        return
+    try:
+        while (item := await _hop(_next_or_end(items), loop)) is not END:
+            yield item
+    finally:
+        await _hop(_close(items), loop)
+
+
+async def _hop(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+
+
+async def _next_or_end(items: AsyncGenerator[Any, None]) -> Any:
+    return await anext(items, END)
+
+
+async def _close(items: AsyncGenerator[Any, None]) -> None:
+    while items.ag_running:  # a cancelled step on that loop is still unwinding
+        await asyncio.sleep(0)
+    await items.aclose()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,180 @@
+"""`ChatVLLM`: a LangChain chat model on the engine in this process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from functools import cached_property
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models.chat_models import (
+    BaseChatModel,
+    LangSmithParams,
+    agenerate_from_stream,
+    generate_from_stream,
+)
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from pydantic import ConfigDict, Field, model_validator
+
+from llm.bridge import iterate_blocking, iterate_from
+from llm.engine import NORMAL, Delta, EngineLike
+from llm.options import SamplingOptions, refuse_unknown
+from llm.prompting import PromptEncoder, PromptTooLong
+
+
+class ChatVLLM(BaseChatModel):
+    """A chat model on a started engine: `ChatVLLM(engine=engine, temperature=0.2, max_tokens=200)`.
+
+    Every field of `SamplingOptions` is a keyword of the constructor, of `.bind()` and of a call. The first streamed
+    chunk is empty: it says that the engine has admitted the request; the last one carries usage and finish reason.
+    Methods may be called on any event loop or thread. Raises PromptTooLong (with both numbers) before anything is
+    streamed, and the exceptions of `llm.engine`.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    engine: Any = Field(exclude=True, repr=False)
+    sampling: SamplingOptions = SamplingOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
+        given = {name: values.pop(name) for name in list(values) if name in SamplingOptions.model_fields}
+        if given:
+            base = values.get("sampling", SamplingOptions())
+            values["sampling"] = _merged(base, given)
+        return values
+
+    @cached_property
+    def encoder(self) -> PromptEncoder:
+        """Turns messages into the ids that this model sends."""
+        return PromptEncoder(self._engine.tokenizer)
+
+    @property
+    def _engine(self) -> EngineLike:
+        return self.engine
+
+    @property
+    def _llm_type(self) -> str:
+        return "groundwell-vllm"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model": self._engine.model, **self.sampling.model_dump()}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        sampling = self._sampling(stop, kwargs)
+        return LangSmithParams(
+            ls_provider="vllm",
+            ls_model_name=kwargs.get("model") or self._engine.model,
+            ls_model_type="chat",
+            ls_temperature=sampling.temperature,
+            ls_max_tokens=sampling.max_tokens,
+            ls_stop=sampling.stop or None,
+        )
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence | None = None) -> int:
+        """Exactly the number of ids that would be sent, chat template included."""
+        return len(self.encoder.encode(messages))
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """The ids of a plain text, in which nothing is a control token."""
+        return self.encoder.text_ids(text)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        *,
+        priority: int = NORMAL,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        async with aclosing(self._from_here(messages, stop, priority, kwargs)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        chunks = self._astream(messages, stop, **kwargs)
+        return await agenerate_from_stream(chunks)
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        *,
+        priority: int = NORMAL,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        yield from iterate_blocking(self._chunks(messages, stop, priority, kwargs), self._engine.loop)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return generate_from_stream(self._stream(messages, stop, **kwargs))
+
+    def _from_here(
+        self, messages: list[BaseMessage], stop: list[str] | None, priority: int, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+        return iterate_from(self._chunks(messages, stop, priority, kwargs), self._engine.loop)
+
+    async def _chunks(
+        self, messages: list[BaseMessage], stop: list[str] | None, priority: int, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+        """The one path: runs on the engine's loop."""
+        sampling = self._sampling(stop, kwargs)
+        ids = await asyncio.to_thread(self.encoder.encode, messages)
+        if len(ids) >= self._engine.max_model_len:
+            raise PromptTooLong(len(ids), self._engine.max_model_len)
+        generation = await self._engine.submit(ids, sampling, priority=priority)
+        async with aclosing(generation):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=""))
+            output_tokens = 0
+            async for delta in generation:
+                output_tokens += len(delta.token_ids)
+                if delta.finish_reason is None:
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=delta.text))
+                else:
+                    yield self._last_chunk(delta, len(ids), output_tokens)
+
+    def _sampling(self, stop: list[str] | None, kwargs: dict[str, Any]) -> SamplingOptions:
+        given = {name: value for name, value in kwargs.items() if name != "model"}
+        for name in given:
+            refuse_unknown(name, SamplingOptions.model_fields, what="ChatVLLM")
+        return _merged(self.sampling, given | ({"stop": stop} if stop else {}))
+
+    def _last_chunk(self, delta: Delta, input_tokens: int, output_tokens: int) -> ChatGenerationChunk:
+        message = AIMessageChunk(
+            content=delta.text,
+            chunk_position="last",
+            usage_metadata=UsageMetadata(
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                total_tokens=input_tokens + output_tokens,
+                input_token_details=InputTokenDetails(cache_read=delta.cached_tokens),
+            ),
+            response_metadata={
+                "model_name": self._engine.model,
+                "model_provider": "vllm",
+                "finish_reason": delta.finish_reason,
+                "stop_reason": delta.stop_reason,
+            },
+        )
+        return ChatGenerationChunk(message=message, generation_info={"finish_reason": delta.finish_reason})
+
+
+def _merged(base: SamplingOptions, given: dict[str, Any]) -> SamplingOptions:
+    return SamplingOptions(**(base.model_dump() | given)) if given else base
