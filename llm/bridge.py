@@ -94,9 +94,13 @@ async def _next_or_end(items: AsyncGenerator[Any, None]) -> Any:
 
 
 async def _close(items: AsyncGenerator[Any, None]) -> None:
-    while items.ag_running:  # a cancelled step on that loop is still unwinding
-        await asyncio.sleep(0)
-    await items.aclose()
+    while True:
+        try:
+            return await items.aclose()
+        except RuntimeError as error:
+            if "already running" not in str(error):
+                raise
+            await asyncio.sleep(0)  # a cancelled step is still unwinding
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -10,6 +10,7 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models.chat_models import (
     BaseChatModel,
     LangSmithParams,
+    ModelProfile,
     agenerate_from_stream,
     generate_from_stream,
 )
@@ -28,7 +29,8 @@ class ChatVLLM(BaseChatModel):
     """A chat model on a started engine: `ChatVLLM(engine=engine, temperature=0.2, max_tokens=200)`.
 
     Every field of `SamplingOptions` is a keyword of the constructor, of `.bind()` and of a call. The first streamed
-    chunk is empty: it says that the engine has admitted the request; the last one carries usage and finish reason.
+    chunk is empty: it says that the engine has admitted the request; the last one carries the finish reason. Each chunk
+    carries the usage that it adds, so a stream that is left early has been counted exactly too.
     Methods may be called on any event loop or thread. Raises PromptTooLong (with both numbers) before anything is
     streamed, and the exceptions of `llm.engine`.
     """
@@ -73,6 +75,18 @@ class ChatVLLM(BaseChatModel):
             ls_temperature=sampling.temperature,
             ls_max_tokens=sampling.max_tokens,
             ls_stop=sampling.stop or None,
+        )
+
+    def _resolve_model_profile(self) -> ModelProfile:
+        return ModelProfile(
+            max_input_tokens=self._engine.max_model_len,
+            max_output_tokens=self._engine.max_model_len,
+            text_inputs=True,
+            image_inputs=False,
+            text_outputs=True,
+            tool_calling=False,
+            structured_output=False,
+            temperature=True,
         )
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence | None = None) -> int:
@@ -141,14 +155,12 @@ class ChatVLLM(BaseChatModel):
             raise PromptTooLong(len(ids), self._engine.max_model_len)
         generation = await self._engine.submit(ids, sampling, priority=priority)
         async with aclosing(generation):
-            yield ChatGenerationChunk(message=AIMessageChunk(content=""))
-            output_tokens = 0
+            yield self._opening(len(ids))
+            cached = 0
             async for delta in generation:
-                output_tokens += len(delta.token_ids)
-                if delta.finish_reason is None:
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=delta.text))
-                else:
-                    yield self._last_chunk(delta, len(ids), output_tokens)
+                # Reported once, with the first delta: LangChain adds up the usage of all chunks.
+                newly_cached, cached = delta.cached_tokens - cached, delta.cached_tokens
+                yield self._chunk_of(delta, newly_cached)
 
     def _sampling(self, stop: list[str] | None, kwargs: dict[str, Any]) -> SamplingOptions:
         given = {name: value for name, value in kwargs.items() if name != "model"}
@@ -156,24 +168,28 @@ class ChatVLLM(BaseChatModel):
             refuse_unknown(name, SamplingOptions.model_fields, what="ChatVLLM")
         return _merged(self.sampling, given | ({"stop": stop} if stop else {}))
 
-    def _last_chunk(self, delta: Delta, input_tokens: int, output_tokens: int) -> ChatGenerationChunk:
-        message = AIMessageChunk(
-            content=delta.text,
-            chunk_position="last",
-            usage_metadata=UsageMetadata(
-                input_tokens=input_tokens,
-                output_tokens=output_tokens,
-                total_tokens=input_tokens + output_tokens,
-                input_token_details=InputTokenDetails(cache_read=delta.cached_tokens),
-            ),
-            response_metadata={
-                "model_name": self._engine.model,
-                "model_provider": "vllm",
-                "finish_reason": delta.finish_reason,
-                "stop_reason": delta.stop_reason,
-            },
-        )
-        return ChatGenerationChunk(message=message, generation_info={"finish_reason": delta.finish_reason})
+    def _opening(self, input_tokens: int) -> ChatGenerationChunk:
+        metadata = {"model_name": self._engine.model, "model_provider": "vllm"}
+        return _chunk("", input_tokens=input_tokens, response_metadata=metadata)
+
+    def _chunk_of(self, delta: Delta, cached_tokens: int) -> ChatGenerationChunk:
+        tokens = {"output_tokens": len(delta.token_ids), "cached_tokens": cached_tokens}
+        if delta.finish_reason is None:
+            return _chunk(delta.text, **tokens)
+        ending = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        return _chunk(delta.text, **tokens, response_metadata=ending, chunk_position="last")
+
+
+def _chunk(
+    text: str, *, input_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0, **message: Any
+) -> ChatGenerationChunk:
+    usage = UsageMetadata(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens,
+        input_token_details=InputTokenDetails(cache_read=cached_tokens),
+    )
+    return ChatGenerationChunk(message=AIMessageChunk(content=text, usage_metadata=usage, **message))
 
 
 def _merged(base: SamplingOptions, given: dict[str, Any]) -> SamplingOptions:

@@ -7,22 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.embeddings import Embeddings
-from pydantic import Field
 
 from llm.models import resolve
-from llm.options import Options
+from llm.options import EmbedderOptions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
-
-
-class EmbedderOptions(Options):
-    """Which embedder, and how it runs."""
-
-    model: str = Field("sentence-transformers/all-MiniLM-L6-v2", description="hub id, local folder or model wheel")
-    device: str | None = Field(None, description="cpu or cuda; None: cpu, so that the GPU's memory is the engine's")
-    batch_size: int = Field(32, ge=1, description="texts in one forward pass")
 
 
 class Embedder(Embeddings):
@@ -44,7 +35,7 @@ class Embedder(Embeddings):
     def _model(self) -> "SentenceTransformer":
         from sentence_transformers import SentenceTransformer
 
-        return SentenceTransformer(self._folder, device=self.options.device or "cpu")
+        return SentenceTransformer(self._folder, device=self.options.device)
 
     @cached_property
     def _tokenizer(self) -> "Tokenizer":

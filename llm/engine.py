@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from llm.bridge import LoopThread
 from llm.models import parameter_count, resolve
@@ -103,7 +103,7 @@ class Engine:
         self.model = options.model
         self.parameters = parameters
         self.max_model_len: int = llm.model_config.max_model_len
-        self.tokenizer: PreTrainedTokenizerBase = llm.get_tokenizer()
+        self.tokenizer = cast("PreTrainedTokenizerBase", llm.get_tokenizer())
         self.loop = asyncio.get_running_loop()
 
     @classmethod
@@ -256,7 +256,7 @@ def _configure(options: EngineOptions, folder: str) -> "VllmConfig":
 
 
 def _on_cpu(options: EngineOptions) -> dict[str, Any]:
-    # The first request with logprobs would otherwise compile C++ for up to 27 s, and without a compiler kill the engine.
+    # The first request with logprobs would otherwise compile C++ for up to 27 s, or kill an engine without compiler.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     given: dict[str, Any] = {
         "enforce_eager": True,

@@ -1,4 +1,4 @@
-"""A model's name → something vLLM and sentence-transformers load: a local folder, a model wheel's folder or a hub id."""
+"""A model's name → something vLLM and sentence-transformers load: a local folder, a model wheel's or a hub id."""
 
 import hashlib
 import importlib.util

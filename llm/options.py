@@ -1,4 +1,4 @@
-"""The options of the engine and of sampling; importing this file imports no vLLM."""
+"""The options of the engine, of sampling and of the embedder; importing this file imports no vLLM."""
 
 import difflib
 from typing import Any
@@ -61,3 +61,11 @@ class SamplingOptions(Options):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: list[str] = Field(default_factory=list, max_length=16)
     ignore_eos: bool = False
+
+
+class EmbedderOptions(Options):
+    """Which embedder, and how it runs."""
+
+    model: str = Field("sentence-transformers/all-MiniLM-L6-v2", description="hub id, local folder or model wheel")
+    device: str = Field("cpu", description="cpu or cuda; cpu leaves the GPU's memory to the engine")
+    batch_size: int = Field(32, ge=1, description="texts in one forward pass")

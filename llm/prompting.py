@@ -85,7 +85,7 @@ class PromptEncoder:
 
     def _rendered(self, turns: Sequence[tuple[str, str]]) -> str:
         conversation = [{"role": role, "content": content} for role, content in turns]
-        return self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+        return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
 
 
 def _as_turn(message: BaseMessage) -> tuple[str, str]:

@@ -1,0 +1,47 @@
+"""The command line: `groundwell ingest FOLDER`, `groundwell serve`."""
+
+import argparse
+import sys
+
+from pydantic import ValidationError
+
+import ingest.__main__ as ingest_command
+from ingest.settings import SettingsFileNotFound
+from rag.settings import Settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; return its exit status: 0 done, 1 done in part, 2 not begun."""
+    ingest_command.quiet_libraries()
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        settings = Settings()
+    except (SettingsFileNotFound, ValidationError) as error:
+        parser.error(str(error))
+    return given.run(given, settings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="groundwell", description="Answers questions from a team's own documents.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    ingest = commands.add_parser("ingest", help="make a knowledge base equal to a folder of documents")
+    ingest_command.add_arguments(ingest)
+    ingest.set_defaults(run=ingest_command.run)
+    serve = commands.add_parser("serve", help="answer questions over HTTP")
+    serve.add_argument("--host", help="address to listen on (default: the settings', 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on (default: the settings', 8000; 0 takes a free one)")
+    serve.set_defaults(run=_serve)
+    return parser
+
+
+def _serve(given: argparse.Namespace, settings: Settings) -> int:
+    from rag.app import serve
+
+    listen = {name: value for name in ("host", "port") if (value := getattr(given, name)) is not None}
+    server = type(settings.server)(**(settings.server.model_dump() | listen))
+    return serve(settings.model_copy(update={"server": server}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""One turn: condense → retrieve → prompt → stream → cite."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.retrievers import BaseRetriever
+
+from rag.citations import Citation, cite
+from rag.condense import standalone
+from rag.profile import Profile
+from rag.prompt import Prompt, build_prompt
+from rag.sentences import until_repetition
+
+
+class EmptyQuestion(ValueError):
+    """There is nothing to answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked in one turn: the words, the conversation so far, and what the caller wants otherwise."""
+
+    text: str
+    history: Sequence[BaseMessage] = ()
+    instructions: str = ""
+    """Text that joins the system prompt, such as an OpenAI client's system message."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """Keywords of the chat model's call, such as temperature or max_tokens; the profile's where absent."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """First event: the passages found, best first. The engine has admitted the request."""
+
+    question: str
+    """What was searched for."""
+    passages: list[Document]
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """Last event: the whole answer without marks, what supports it, what it cost (times in seconds)."""
+
+    answer: str
+    finish_reason: str
+    citations: list[Citation]
+    usage: dict[str, int]
+    timings: dict[str, float]
+    model: str
+
+
+Event = Sources | Token | Done
+
+
+async def answer(
+    question: Question, *, chat: BaseChatModel, retriever: BaseRetriever, profile: Profile
+) -> AsyncGenerator[Event, None]:
+    """Answer one question. Nothing is yielded before the chat model has taken the request.
+
+    Closing or cancelling at any point stops what runs: condensing, retrieval, a place in the queue, generation.
+    Raises EmptyQuestion, PromptTooLong, and what the chat model and the retriever raise.
+    """
+    if not question.text.strip():
+        raise EmptyQuestion("the question is empty")
+    clock = _Clock()
+    searched = await standalone(question.text, question.history, chat=chat, profile=profile)
+    clock.lap("condense")
+    passages = await retriever.ainvoke(searched)
+    clock.lap("retrieve")
+    prompt = await asyncio.to_thread(_prompt, question, passages, chat, profile)
+    clock.lap("prompt")
+    reply = _Reply()
+    options = {"max_tokens": profile.max_tokens, **question.sampling}
+    async with aclosing(_chunks(chat, prompt, options)) as chunks:
+        reply.add(await anext(chunks, None))
+        yield Sources(searched, passages, prompt)
+        texts = reply.texts(chunks)
+        async with aclosing(until_repetition(texts) if profile.stop_at_repetition else texts) as shown:
+            async for text in shown:
+                clock.first_token()
+                reply.shown += text
+                yield Token(text)
+    whole, citations = await asyncio.to_thread(cite, reply.shown, passages)
+    yield Done(whole, reply.finish_reason, citations, reply.usage, clock.timings, reply.model)
+
+
+def _prompt(question: Question, passages: list[Document], chat: BaseChatModel, profile: Profile) -> Prompt:
+    window = (chat.profile or {}).get("max_input_tokens")
+    return build_prompt(
+        question.text,
+        passages,
+        question.history,
+        profile=profile,
+        count=chat.get_num_tokens_from_messages if window else None,
+        window=window,
+        max_tokens=question.sampling.get("max_tokens", profile.max_tokens),
+        instructions=question.instructions,
+    )
+
+
+def _chunks(chat: BaseChatModel, prompt: Prompt, options: dict[str, Any]) -> AsyncGenerator[AIMessageChunk, None]:
+    return chat.astream(prompt.messages, **options)  # type: ignore[return-value]  # it is an async generator
+
+
+class _Reply:
+    """What the chat model has said so far, and what it cost."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+        self.model = ""
+        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
+        # Until the model says why it ended: the stream is left early only at a repetition.
+        self.finish_reason = "repetition"
+        self._first_text = ""
+
+    def add(self, chunk: AIMessageChunk | None) -> None:
+        """Take the first chunk, which only ChatVLLM sends before there is text."""
+        self._first_text = self._take(chunk) if chunk else ""
+
+    async def texts(self, chunks: AsyncIterator[AIMessageChunk]) -> AsyncGenerator[str, None]:
+        """The pieces of text that are not empty."""
+        if self._first_text:
+            yield self._first_text
+        async for chunk in chunks:
+            if text := self._take(chunk):
+                yield text
+        if self.finish_reason == "repetition":
+            self.finish_reason = "stop"
+
+    def _take(self, chunk: AIMessageChunk) -> str:
+        self.model += chunk.response_metadata.get("model_name", "")
+        self.finish_reason = chunk.response_metadata.get("finish_reason") or self.finish_reason
+        if used := chunk.usage_metadata:
+            self.usage["prompt_tokens"] += used["input_tokens"]
+            self.usage["completion_tokens"] += used["output_tokens"]
+            self.usage["total_tokens"] += used["total_tokens"]
+            self.usage["cached_tokens"] += used.get("input_token_details", {}).get("cache_read", 0)
+        return str(chunk.text)
+
+
+class _Clock:
+    """Seconds of each stage, from the start of the turn."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._laps[stage], self._last = now - self._last, now
+
+    def first_token(self) -> None:
+        self._laps.setdefault("first_token", time.perf_counter() - self._start)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        total = time.perf_counter() - self._start
+        return {stage: round(seconds, 4) for stage, seconds in [*self._laps.items(), ("total", total)]}

@@ -1,0 +1,95 @@
+"""The HTTP application: its lifespan builds everything once and passes it down; `serve` runs it until a signal."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import FrameType
+
+from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
+
+from ingest.lexical import terms
+from ingest.store import EmbedderLike
+from llm.chat import ChatVLLM
+from llm.engine import Engine, EngineLike
+from rag import errors
+from rag.library import Library
+from rag.routes import ask, openai, operations
+from rag.service import Service
+from rag.settings import Settings
+
+StartEngine = Callable[[], AbstractAsyncContextManager[EngineLike]]
+
+
+def create_app(
+    settings: Settings, *, start_engine: StartEngine | None = None, embedder: EmbedderLike | None = None
+) -> FastAPI:
+    """The application; engine and embedder are the settings' unless a test gives its own."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with (start_engine or (lambda: Engine.start(settings.engine)))() as engine:
+            app.state.service = await asyncio.to_thread(_service, settings, engine, embedder)
+            yield
+            app.state.service.library.close()
+
+    app = FastAPI(title="Groundwell", lifespan=lifespan, docs_url=None, redoc_url=None)
+    for router in (ask.router, openai.router, operations.router):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=operations.WEB), name="static")
+    errors.install(app)
+    return app
+
+
+def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | None) -> Service:
+    from llm.embeddings import Embedder
+
+    embedder = embedder or Embedder(settings.embedder)
+    # Both load at first use, which would be somebody's first question.
+    embedder.embed_query("warm-up")
+    terms("预热")
+    profile = settings.answer.profile_for(engine.parameters)
+    return Service(
+        engine=engine,
+        chat=ChatVLLM(engine=engine, temperature=settings.answer.temperature, max_tokens=profile.max_tokens),
+        library=Library(settings.store, embedder, k=settings.answer.retrieve),
+        profile=profile,
+        default_knowledge_base=settings.store.knowledge_base,
+    )
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGINT or SIGTERM, then end the streams with an error event, stop the engine and return 0."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            super().handle_exit(sig, frame)
+            service: Service | None = getattr(app.state, "service", None)
+            if service:
+                stopping = service.engine.stop_accepting()
+                service.engine.loop.call_soon_threadsafe(asyncio.ensure_future, stopping)
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                host, port = self.servers[0].sockets[0].getsockname()[:2]
+                print(f"Groundwell answers at http://{host}:{port}/", flush=True)
+
+    app = create_app(settings)
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again once it has stopped, for the handler that was there before: this one.
+        signal.signal(sig, lambda *_: None)
+    server = Server(
+        uvicorn.Config(
+            app,
+            host=settings.server.host,
+            port=settings.server.port,
+            log_level="warning",
+            timeout_graceful_shutdown=round(settings.server.grace_seconds),
+        )
+    )
+    server.run()
+    return 0 if server.started else 3

@@ -1,0 +1,62 @@
+"""The same turn as a LangChain Runnable."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import convert_to_messages
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableGenerator
+from langchain_core.runnables.utils import AddableDict
+
+from llm.bridge import LoopThread, iterate_blocking
+from rag.answer import Done, Event, Question, Sources, answer
+from rag.profile import AnswerOptions
+
+
+def rag_chain(chat: BaseChatModel, retriever: BaseRetriever, options: AnswerOptions | None = None) -> Runnable:
+    """A Runnable from a question to `{"context", "answer", "citations", "finish_reason", "usage", "timings"}`.
+
+    The input is a string, or a dict with `question` and, optionally, `history` (messages in any form that LangChain
+    takes) and keywords of the chat model's call under `sampling`. `.stream` and `.astream` yield dicts that add up to
+    what `.invoke` returns: first `context` (the passages as Documents), then pieces of `answer`, then the rest; the
+    streamed answer still has the model's marks, which `citations` has mapped. Any chat model will do.
+    """
+    parameters = getattr(getattr(chat, "engine", None), "parameters", None)
+    profile = (options or AnswerOptions()).profile_for(parameters)
+    turn = partial(answer, chat=chat, retriever=retriever, profile=profile)
+
+    async def stream(inputs: AsyncIterator[Any]) -> AsyncIterator[AddableDict]:
+        async for given in inputs:
+            async for event in turn(_question(given)):
+                yield _piece(event)
+
+    def stream_blocking(inputs: Iterator[Any]) -> Iterator[AddableDict]:
+        for given in inputs:
+            with LoopThread() as thread:
+                events: AsyncGenerator[Event, None] = turn(_question(given))
+                yield from map(_piece, iterate_blocking(events, thread.loop))
+
+    return RunnableGenerator(stream_blocking, stream, name="rag_chain")
+
+
+def _question(given: Any) -> Question:
+    if isinstance(given, str):
+        return Question(given)
+    unknown = set(given) - {"question", "history", "sampling"}
+    if unknown or "question" not in given:
+        raise ValueError(f"rag_chain takes question, history and sampling, not {sorted(given)}")
+    return Question(
+        given["question"], convert_to_messages(given.get("history", [])), sampling=given.get("sampling", {})
+    )
+
+
+def _piece(event: Event) -> AddableDict:
+    if isinstance(event, Sources):
+        return AddableDict(context=event.passages)
+    if isinstance(event, Done):
+        rest = {name: value for name, value in asdict(event).items() if name not in ("answer", "citations")}
+        return AddableDict(citations=event.citations, **rest)
+    return AddableDict(answer=event.text)

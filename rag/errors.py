@@ -1,0 +1,74 @@
+"""What a failure looks like over HTTP: one table from exception type to status and code."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from ingest.store import EmbedderMismatch, UnknownKnowledgeBase
+from llm.engine import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
+from llm.prompting import PromptTooLong, UnsupportedContent
+from rag.answer import EmptyQuestion
+from rag.library import EmptyKnowledgeBase
+
+TABLE: dict[type[Exception], tuple[int, str]] = {
+    EmptyQuestion: (400, "empty_question"),
+    PromptTooLong: (400, "context_length_exceeded"),
+    UnsupportedContent: (400, "unsupported_content"),
+    InvalidRequest: (400, "invalid_request"),
+    UnknownKnowledgeBase: (404, "unknown_knowledge_base"),
+    EmptyKnowledgeBase: (409, "empty_knowledge_base"),
+    EmbedderMismatch: (409, "embedder_mismatch"),
+    ClientDisconnect: (499, "client_left"),  # nobody reads it; nginx's number, for the log
+    EngineBusy: (503, "engine_busy"),
+    EngineStopping: (503, "service_stopping"),
+    EngineUnavailable: (503, "engine_unavailable"),
+}
+
+log = logging.getLogger(__name__)
+
+
+def status_and_body(error: Exception) -> tuple[int, dict[str, Any]]:
+    """The status and the body, in OpenAI's shape, of a failure. One that the table does not know is logged, not shown."""
+    if type(error) in TABLE:
+        status, code = TABLE[type(error)]
+        return status, body(status, code, str(error))
+    log.error("a request failed", exc_info=error)
+    return 500, body(500, "internal_error", "the service failed; its log says why")
+
+
+def body(status: int, code: str, message: str, *, param: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's API words it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every failure before the first byte in this shape."""
+    for kind in (*TABLE, Exception):
+        app.add_exception_handler(kind, _failure)
+    app.add_exception_handler(RequestValidationError, _bad_body)
+    app.add_exception_handler(HTTPException, _no_such_route)
+
+
+async def _failure(_: Request, error: Exception) -> JSONResponse:
+    status, content = status_and_body(error)
+    return JSONResponse(content, status, headers={"Retry-After": "5"} if status == 503 else None)
+
+
+async def _bad_body(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    message = f"{place}: {first['msg']}" if place else f"the body is not what this route takes: {first['msg']}"
+    return JSONResponse(body(400, "invalid_request", message, param=place or None), 400)
+
+
+async def _no_such_route(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    content = body(error.status_code, "not_found" if error.status_code == 404 else "refused", str(error.detail))
+    return JSONResponse(content, error.status_code, headers=error.headers)

@@ -1,0 +1,108 @@
+"""The messages of a turn, laid out for the prefix cache and cut to the model's window by exact counting."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+
+from llm.prompting import PromptTooLong
+from rag.profile import Profile
+
+Count = Callable[[list[BaseMessage]], int]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What goes to the model, and what had to stay out."""
+
+    messages: list[BaseMessage]
+    tokens: int | None
+    """Exactly the ids that are sent; None for a model whose window is not known."""
+    passages: list[Document]
+    dropped_passages: int = 0
+    dropped_turns: int = 0
+
+
+@dataclass(frozen=True)
+class _Deal:
+    """One way to fill the window: so many of the newest turns, so many of the best passages."""
+
+    turns: int
+    passages: int
+
+
+def build_prompt(
+    question: str,
+    passages: Sequence[Document],
+    history: Sequence[BaseMessage],
+    *,
+    profile: Profile,
+    count: Count | None,
+    window: int | None,
+    max_tokens: int,
+    instructions: str = "",
+) -> Prompt:
+    """Lay out a turn: system, conversation, passages, question, so that what repeats from turn to turn stands first.
+
+    When it does not fit into `window` tokens beside the answer's `max_tokens` (at most half the window), the oldest
+    turns go first, in whole pairs, then the last passages. Raises PromptTooLong when the question alone does not fit.
+    """
+    passages = list(passages[: profile.passages])
+    turns = _pairs(history)[-profile.history_turns :] if profile.history_turns else []
+    system = SystemMessage("\n\n".join(filter(None, [profile.system, instructions])))
+
+    def messages(deal: _Deal) -> list[BaseMessage]:
+        kept = [message for pair in turns[len(turns) - deal.turns :] for message in pair]
+        return [system, *kept, HumanMessage(_user_text(question, passages[: deal.passages], profile))]
+
+    if count is None or window is None:
+        return Prompt(messages(_Deal(len(turns), len(passages))), None, passages)
+    room = window - min(max_tokens, window // 2)
+    deals = [_Deal(number, len(passages)) for number in range(len(turns), -1, -1)]
+    deals += [_Deal(0, number) for number in range(len(passages) - 1, -1, -1)]
+    deal = deals[_first_that_fits(deals, lambda deal: count(messages(deal)) <= room)]
+    tokens = count(messages(deal))
+    if tokens >= window:
+        raise PromptTooLong(tokens, window)
+    return Prompt(
+        messages(deal),
+        tokens,
+        passages[: deal.passages],
+        dropped_passages=len(passages) - deal.passages,
+        dropped_turns=len(turns) - deal.turns,
+    )
+
+
+def _first_that_fits(deals: list[_Deal], fits: Callable[[_Deal], bool]) -> int:
+    """Index of the first deal that fits, else of the last; the deals shrink, so most need not be counted."""
+    if fits(deals[0]):
+        return 0
+    low, high = 0, len(deals) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(deals[middle]) else (middle, high)
+    return high
+
+
+def _pairs(history: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
+    """The conversation in whole turns: a question with the answers that follow it."""
+    pairs: list[list[BaseMessage]] = []
+    for message in history:
+        if isinstance(message, AIMessage) and pairs:
+            pairs[-1].append(message)
+        else:
+            pairs.append([message])
+    return pairs
+
+
+def _user_text(question: str, passages: Sequence[Document], profile: Profile) -> str:
+    if profile.citations == "match":
+        return "\n\n".join([*(passage.page_content for passage in passages), f"Question: {question}"])
+    numbered = [_numbered(number, passage) for number, passage in enumerate(passages, start=1)]
+    return "\n\n".join([*numbered, question])
+
+
+def _numbered(number: int, passage: Document) -> str:
+    place = passage.metadata["source"] + (f", page {page}" if (page := passage.metadata.get("page")) else "")
+    return f"[{number}] {place}\n{passage.page_content}"

@@ -1,0 +1,33 @@
+"""All settings of the service in one object: environment, then `groundwell.toml`, then the defaults."""
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from ingest.settings import IngestSettings
+from llm.options import EngineOptions, Options, refuse_unknown
+from rag.profile import AnswerOptions
+
+
+class ServerOptions(Options):
+    """Where the service listens."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    grace_seconds: float = Field(5.0, ge=0, description="time for streams to end when the service stops")
+
+
+class Settings(IngestSettings):
+    """What `groundwell serve` reads; a section or option it does not know is an error that names the nearest."""
+
+    model_config = SettingsConfigDict(extra="forbid")
+
+    engine: EngineOptions = EngineOptions()
+    answer: AnswerOptions = AnswerOptions()
+    server: ServerOptions = ServerOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_nearest(cls, values: dict) -> dict:
+        for name in values:
+            refuse_unknown(name, cls.model_fields, what="groundwell.toml")
+        return values
