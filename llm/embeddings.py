@@ -34,7 +34,9 @@ class Embedder(Embeddings):
     @cached_property
     def _model(self) -> "SentenceTransformer":
         from sentence_transformers import SentenceTransformer
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         return SentenceTransformer(self._folder, device=self.options.device)
 
     @cached_property

@@ -262,12 +262,20 @@ def _on_cpu(options: EngineOptions) -> dict[str, Any]:
         "enforce_eager": True,
         "kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30),
         "max_num_seqs": options.max_num_seqs or 16,
+        "dtype": _cpu_dtype() if options.dtype == "auto" else options.dtype,
         "block_size": 32,  # the default of 128 would cache prefixes in steps of 128 tokens only
     }
     if options.tensor_parallel_size == 1:
         # Without a separate worker process, which would spin on a second core.
         given["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     return given
+
+
+def _cpu_dtype() -> str:
+    """float32 where the CPU has no fast bfloat16 (no AVX-512): there bfloat16 filled prompts 3.6 times slower."""
+    import torch
+
+    return "auto" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"
 
 
 def _on_gpu(options: EngineOptions) -> dict[str, Any]:

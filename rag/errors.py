@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def status_and_body(error: Exception) -> tuple[int, dict[str, Any]]:
-    """The status and the body, in OpenAI's shape, of a failure. One that the table does not know is logged, not shown."""
+    """The status and the body, in OpenAI's shape, of a failure; one that the table does not know is only logged."""
     if type(error) in TABLE:
         status, code = TABLE[type(error)]
         return status, body(status, code, str(error))
@@ -63,6 +63,9 @@ async def _failure(_: Request, error: Exception) -> JSONResponse:
 async def _bad_body(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        message = f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+        return JSONResponse(body(400, "invalid_json", message), 400)
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     message = f"{place}: {first['msg']}" if place else f"the body is not what this route takes: {first['msg']}"
     return JSONResponse(body(400, "invalid_request", message, param=place or None), 400)

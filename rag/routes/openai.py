@@ -158,8 +158,9 @@ def _finish_reason(done: Done) -> str:
 
 
 def _usage(done: Done) -> dict[str, Any]:
-    usage = dict(done.usage)
-    return {**usage, "prompt_tokens_details": {"cached_tokens": usage.pop("cached_tokens")}}
+    usage: dict[str, Any] = dict(done.usage)
+    usage["prompt_tokens_details"] = {"cached_tokens": usage.pop("cached_tokens")}
+    return usage
 
 
 def _failed(error: Exception) -> bytes:

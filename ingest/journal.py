@@ -1,0 +1,182 @@
+"""The SQLite file beside a Chroma collection: which documents are in, their chunks, and the lexical index."""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from ingest import lexical
+
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS documents (
+    source TEXT PRIMARY KEY, content_hash TEXT NOT NULL, chunks INTEGER NOT NULL, problems TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS chunks (
+    rowid INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, digest BLOB NOT NULL,
+    source TEXT NOT NULL REFERENCES documents (source));
+CREATE INDEX IF NOT EXISTS chunks_source ON chunks (source);
+CREATE INDEX IF NOT EXISTS chunks_digest ON chunks (digest);
+CREATE TABLE IF NOT EXISTS pending (id TEXT PRIMARY KEY, digest BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS generation (number INTEGER NOT NULL);
+INSERT INTO generation SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM generation);
+{lexical.SCHEMA};
+"""
+"""`pending`: ids that may be in Chroma and belong to no document, being written or being dropped. `digest`: a hash of
+the chunk's text. `generation` rises with every change, so that a reader sees that it is behind."""
+
+Item = TypeVar("Item")
+
+VARIABLES = 500
+"""Values in one `IN (...)`; SQLite's own limit may be as low as 999."""
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document in the knowledge base; `problems` are what its file holds and its text does not."""
+
+    source: str
+    content_hash: str
+    chunks: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """What the journal keeps of a chunk; `text` goes to the lexical index only."""
+
+    id: str
+    digest: bytes
+    text: str
+
+
+class Journal:
+    """One SQLite file in WAL mode; every method may be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        # Two connections, so that a question never waits for a document that is being written.
+        self._reader, self._writer = _connect(path), _connect(path)
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        self._writer.executescript(SCHEMA)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._reading, self._writing:
+            self._reader.close()
+            self._writer.close()
+
+    def generation(self) -> int:
+        """The number of changes so far."""
+        return self._rows("SELECT number FROM generation")[0][0]
+
+    def documents(self) -> list[StoredDocument]:
+        """All documents, by source."""
+        rows = self._rows("SELECT source, content_hash, chunks, problems FROM documents ORDER BY source")
+        return [StoredDocument(source, hash_, chunks, tuple(json.loads(text))) for source, hash_, chunks, text in rows]
+
+    def count(self) -> tuple[int, int]:
+        """The numbers of documents and of chunks."""
+        return self._rows("SELECT count(*), coalesce(sum(chunks), 0) FROM documents")[0]
+
+    def search(self, query: str, k: int) -> list[tuple[str, float]]:
+        """The lexical leg: see `lexical.search`."""
+        with self._reading:
+            return lexical.search(self._reader, query, k)
+
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Those of `ids` that belong to a document."""
+        return {id_ for (id_,) in self._where_in("SELECT id FROM chunks WHERE id IN", ids)}
+
+    def ids_by_digest(self, digests: Iterable[bytes]) -> dict[bytes, str]:
+        """For each text whose vector may already be in Chroma, one chunk that has it."""
+        wanted = list(digests)
+        pending = self._where_in("SELECT digest, id FROM pending WHERE digest IN", wanted)
+        return dict(pending + self._where_in("SELECT digest, id FROM chunks WHERE digest IN", wanted))
+
+    def pending(self) -> list[str]:
+        """Ids that may be in Chroma and belong to no document."""
+        return [id_ for (id_,) in self._rows("SELECT id FROM pending")]
+
+    def announce(self, chunks: Iterable[StoredChunk]) -> None:
+        """Note chunks that are about to be written to Chroma."""
+        with self._transaction() as connection:
+            rows = [(chunk.id, chunk.digest) for chunk in chunks]
+            connection.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", rows)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Note that these ids are no longer in Chroma."""
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM pending WHERE id = ?", [(id_,) for id_ in ids])
+
+    def replace(self, document: StoredDocument, chunks: Iterable[StoredChunk]) -> None:
+        """Make the chunks, all in Chroma by now, the document's own; those it had before become pending."""
+        with self._transaction() as connection:
+            _drop(connection, document.source)
+            row = (document.source, document.content_hash, document.chunks, json.dumps(document.problems))
+            connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", row)
+            for chunk in chunks:
+                _insert(connection, chunk, document.source)
+
+    def remove(self, source: str) -> None:
+        """Take a document out; its chunks become pending."""
+        with self._transaction() as connection:
+            _drop(connection, source)
+
+    def clear(self) -> None:
+        """Take all documents out; their chunks become pending."""
+        with self._transaction() as connection:
+            for (source,) in connection.execute("SELECT source FROM documents").fetchall():
+                _drop(connection, source)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._writing:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("UPDATE generation SET number = number + 1")
+            except BaseException:
+                self._writer.execute("ROLLBACK")
+                raise
+            self._writer.execute("COMMIT")
+
+    def _rows(self, query: str, values: Iterable = ()) -> list[tuple]:
+        with self._reading:
+            return self._reader.execute(query, tuple(values)).fetchall()
+
+    def _where_in(self, query: str, values: Iterable) -> list[tuple]:
+        rows = []
+        for some in in_batches(values, VARIABLES):
+            rows += self._rows(f"{query} ({','.join('?' * len(some))})", some)
+        return rows
+
+
+def in_batches(values: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The values in lists of `size`, the last one shorter."""
+    rest = iter(values)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+
+
+def _insert(connection: sqlite3.Connection, chunk: StoredChunk, source: str) -> None:
+    inserted = connection.execute(
+        "INSERT INTO chunks (id, digest, source) VALUES (?, ?, ?)", (chunk.id, chunk.digest, source)
+    )
+    lexical.add(connection, inserted.lastrowid or 0, chunk.text)
+    connection.execute("DELETE FROM pending WHERE id = ?", (chunk.id,))
+
+
+def _drop(connection: sqlite3.Connection, source: str) -> None:
+    for (rowid,) in connection.execute("SELECT rowid FROM chunks WHERE source = ?", (source,)).fetchall():
+        lexical.remove(connection, rowid)
+    connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE source = ?", (source,))
+    connection.execute("DELETE FROM chunks WHERE source = ?", (source,))
+    connection.execute("DELETE FROM documents WHERE source = ?", (source,))

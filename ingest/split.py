@@ -1,0 +1,136 @@
+"""A document → chunks that fit the embedder, cut where a reader would cut, with exact offsets."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from ingest.load import LoadedDocument
+
+PARAGRAPH = re.compile(r"\n[ \t\u3000]*\n\s*")
+LINE = re.compile(r"\n\s*")
+# Chinese and Japanese sentences end without a space; closing quotes and brackets belong to the sentence they end.
+SENTENCE = re.compile(r"[。！？；…]+[”’」』》）)\"']*\s*|[.!?]+[\"'”’)\]]*\s+")
+WORD = re.compile(r"\s+|[，、：,]\s*")
+TINY_SECTION = 30
+"""Tokens: a section shorter than this goes into one chunk with what follows."""
+CHARACTERS_PER_TOKEN = 8
+"""A chunk's characters at most, for each token: an embedder may make one unknown token of a whole page of base64."""
+
+Offsets = Callable[[str], list[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a document: `text == document.text[start:end]`."""
+
+    text: str
+    start: int
+    end: int
+    page: int | None
+    line: int | None
+    """Line of the document's text on which the chunk starts, from 1; None where there are pages."""
+    heading: str
+    """Titles down to the chunk's own, as in `Leave > Sick leave`; empty before the first heading."""
+
+
+def split(document: LoadedDocument, embedder_offsets: Offsets, max_tokens: int) -> list[Chunk]:
+    """Cut a document into chunks of at most `max_tokens` of the embedder's own tokens, without overlap.
+
+    Only white space is lost between chunks. A chunk never crosses a page; before a heading of level 1 to 3 there is
+    always a cut unless the section so far is tiny; otherwise the last paragraph, sentence, line or word that fits.
+    """
+    cutter = _Cutter(document, embedder_offsets, max_tokens)
+    spans = [span for start, end in cutter.sections() for span in cutter.spans(start, end)]
+    return [_chunk(document, start, end) for start, end in spans]
+
+
+class _Cutter:
+    """One document, tokenised once, with the places where it may be cut."""
+
+    def __init__(self, document: LoadedDocument, offsets: Offsets, max_tokens: int) -> None:
+        self.document, self.text = document, document.text
+        self.offsets, self.max_tokens = offsets, max_tokens
+        self.tokens = [start for start, end in offsets(self.text) if end > start]
+
+    @cached_property
+    def breaks(self) -> list[tuple[list[int], float]]:
+        """Where chunks may begin, best kind first, with the share of a full chunk that must come before such a cut."""
+        paragraph = LINE if self.document.line_is_unit else PARAGRAPH
+        kinds = [(paragraph, 0.4), (SENTENCE, 0.4), (LINE, 0.25), (WORD, 0.0)]
+        return [([match.end() for match in pattern.finditer(self.text)], share) for pattern, share in kinds]
+
+    def sections(self) -> Iterator[tuple[int, int]]:
+        pages = {start for start, _ in self.document.pages}
+        headings = {start for start, level, _ in self.document.headings if level <= 3}
+        begun = 0
+        for start in sorted(pages | headings):
+            if start > begun and (start in pages or self.count(begun, start) >= TINY_SECTION):
+                yield begun, start
+                begun = start
+        yield begun, len(self.text)
+
+    def spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The chunks of one section, white space trimmed off."""
+        while span := self.trimmed(start, end):
+            start, limit = span[0], self.max_tokens
+            stop = self.cut(start, span[1], limit)
+            while (excess := self.excess(start, stop)) > 0 and stop - start > 1:
+                limit = max(1, limit - excess)
+                stop = max(start + 1, min(stop - 1, self.cut(start, stop, limit)))
+            yield self.trimmed(start, stop) or (start, stop)
+            start = stop
+
+    def trimmed(self, start: int, end: int) -> tuple[int, int] | None:
+        piece = self.text[start:end]
+        bare = piece.strip()
+        if not bare:
+            return None
+        begin = start + len(piece) - len(piece.lstrip())
+        return begin, begin + len(bare)
+
+    def count(self, start: int, end: int) -> int:
+        return bisect_left(self.tokens, end) - bisect_left(self.tokens, start)
+
+    def excess(self, start: int, end: int) -> int:
+        """Tokens above the limit when the piece is tokenised by itself; a word cut in two can make more of them."""
+        if self.count(start, end) * 8 <= self.max_tokens * 7:
+            return 0
+        return len(self.offsets(self.text[start:end].strip())) - self.max_tokens
+
+    def cut(self, start: int, end: int, limit: int) -> int:
+        """Where the chunk that begins at `start` ends, `limit` tokens on at most."""
+        furthest = min(self.after(start, limit), start + limit * CHARACTERS_PER_TOKEN)
+        if furthest >= end:
+            return end
+        for places, share in self.breaks:
+            best = places[index - 1] if (index := bisect_right(places, furthest)) else 0
+            if best > start and self.count(start, best) >= share * limit:
+                return best
+        return max(furthest, start + 1)
+
+    def after(self, start: int, tokens: int) -> int:
+        """The position that many tokens after `start`."""
+        index = bisect_left(self.tokens, start) + tokens
+        return self.tokens[index] if index < len(self.tokens) else len(self.text)
+
+
+def _chunk(document: LoadedDocument, start: int, end: int) -> Chunk:
+    page = (
+        document.pages[bisect_right(document.pages, start, key=lambda page: page[0]) - 1][1] if document.pages else None
+    )
+    line = None if document.pages else document.text.count("\n", 0, start) + 1
+    return Chunk(document.text[start:end], start, end, page, line, _heading(document, start, end))
+
+
+def _heading(document: LoadedDocument, start: int, end: int) -> str:
+    """The path at the chunk's first line that is not itself a heading."""
+    path: dict[int, str] = {}
+    for position, level, title in document.headings:
+        if position >= end or (position > start and document.text[start:position].strip()):
+            break
+        path = {above: name for above, name in path.items() if above < level} | {level: title}
+        if position >= start:
+            start = position + len(document.text[position:end].split("\n", 1)[0])
+    return " > ".join(path.values())

@@ -1,0 +1,52 @@
+"""What every test of the ingest starts from."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from ingest.store import KnowledgeBase
+from tests.fakes import WordCountEmbedder
+
+settings.register_profile("groundwell", deadline=None)  # a timing is a benchmark, never a test
+settings.load_profile("groundwell")
+
+
+@pytest.fixture
+def embedder() -> WordCountEmbedder:
+    return WordCountEmbedder()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def opened(store: Path) -> Iterator[Callable[..., KnowledgeBase]]:
+    """Opens knowledge bases, and closes them after the test."""
+    open_ones = []
+
+    def open_one(embedder: WordCountEmbedder, name: str = "team", **options: bool) -> KnowledgeBase:
+        open_ones.append(KnowledgeBase.open(store, name, embedder, **{"create": True} | options))
+        return open_ones[-1]
+
+    yield open_one
+    for one in open_ones:
+        one.close()
+
+
+@pytest.fixture
+def knowledge_base(opened: Callable[..., KnowledgeBase], embedder: WordCountEmbedder) -> KnowledgeBase:
+    return opened(embedder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "leave.md").write_text("# Leave\n\nFull-time employees get 25 days of annual leave.\n", encoding="utf-8")
+    (folder / "travel.txt").write_text("Travel is approved by the line manager.\n", encoding="utf-8")
+    (folder / "guide.txt").write_text("员工每年有十二天年假。病假为七天。\n", encoding="utf-8")
+    return folder
