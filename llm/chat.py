@@ -24,6 +24,9 @@ from llm.engine import NORMAL, Delta, EngineLike
 from llm.options import SamplingOptions, refuse_unknown
 from llm.prompting import PromptEncoder, PromptTooLong
 
+# LangChain's standard parameters that mean nothing to an engine in this process; taken, so that models can be swapped.
+REMOTE_ONLY = ("api_key", "base_url", "max_retries", "streaming", "timeout")
+
 
 class ChatVLLM(BaseChatModel):
     """A chat model on a started engine: `ChatVLLM(engine=engine, temperature=0.2, max_tokens=200)`.
@@ -43,11 +46,12 @@ class ChatVLLM(BaseChatModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
-        given = {name: values.pop(name) for name in list(values) if name in SamplingOptions.model_fields}
-        if given:
-            base = values.get("sampling", SamplingOptions())
-            values["sampling"] = _merged(base, given)
-        return values
+        for name in values:
+            refuse_unknown(name, [*cls.model_fields, *SamplingOptions.model_fields, *REMOTE_ONLY], what="ChatVLLM")
+        given = {name: value for name, value in values.items() if name in SamplingOptions.model_fields}
+        others = {name: value for name, value in values.items() if name not in given}
+        base = SamplingOptions.model_validate(values.get("sampling", {}))
+        return {**others, "sampling": _merged(base, given)}
 
     @cached_property
     def encoder(self) -> PromptEncoder:
@@ -66,7 +70,13 @@ class ChatVLLM(BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         return {"model": self._engine.model, **self.sampling.model_dump()}
 
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        # LangChain's cache key: without this, two models that differ in their own `stop` only would share answers.
+        return super()._get_invocation_params(stop=stop or self.sampling.stop, **kwargs)
+
+    def _get_ls_params(
+        self, stop: list[str] | None = None, *, priority: int = NORMAL, **kwargs: Any
+    ) -> LangSmithParams:
         sampling = self._sampling(stop, kwargs)
         return LangSmithParams(
             ls_provider="vllm",

@@ -29,13 +29,13 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     (default: `$GROUNDWELL_CACHE`, else `~/.cache/groundwell`). Raises ModelNotFound for a path that does not exist.
     """
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return str(path)
     if path.suffix == ".gguf" and path.is_file():
         return str(dequantised(path, cache or default_cache()))
     if name in WHEELS and (found := _in_wheel(*WHEELS[name])):
         return str(dequantised(found, cache or default_cache()) if found.suffix == ".gguf" else found)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
+    if path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or name.count("/") != 1:
         raise ModelNotFound(
             f"no model at {name!r}: give a folder, a .gguf file or a hub id such as {next(iter(WHEELS))}"
         )

@@ -50,6 +50,8 @@ class EngineOptions(Options):
 class SamplingOptions(Options):
     """How one answer is drawn, in vLLM's names and ranges (`vllm.SamplingParams`); None leaves the model's default."""
 
+    model_config = ConfigDict(strict=True)  # a temperature of "0.5" or True is a mistake of the caller
+
     max_tokens: int = Field(512, ge=1, description="tokens of the answer at most")
     temperature: float = Field(0.0, ge=0, le=2, description="0 takes the likeliest token")
     top_p: float | None = Field(None, gt=0, le=1)

@@ -1,14 +1,17 @@
 """LangChain messages → the model's chat template → token ids, counted exactly as they are sent."""
 
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import BaseMessage, convert_to_messages
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
@@ -44,22 +47,36 @@ class PromptEncoder:
     def encode(self, messages: Sequence[BaseMessage]) -> list[int]:
         """The ids of the messages with the opening of the answer after them; BOS is there once, from the template.
 
-        Raises UnsupportedContent for a role or a content part that a text model's template does not know.
+        Raises UnsupportedContent for a role, a content part or an order of turns that the template does not take.
         """
         turns = tuple(_as_turn(message) for message in convert_to_messages(messages))
-        if turns not in self._kept:
-            self._kept[turns] = self._ids(turns)
+        ids = self._kept.get(turns)
+        if ids is None:
+            ids = self._kept[turns] = self._ids(turns)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return self._kept[turns]
+        return ids
 
     def text_ids(self, text: str) -> list[int]:
         """The ids of a plain text, in which nothing is a control token."""
-        return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def _plain(self) -> "Tokenizer":
+        """The tokenizer without its control tokens.
+
+        `split_special_tokens` would not do: it is a switch on the tokenizer that all threads share, and tokens that
+        are added but not marked special (DeepSeek's turn tokens, Qwen's `<think>`) stay whole under it.
+        """
+        from tokenizers import Tokenizer
+
+        described = json.loads(self._tokenizer.backend_tokenizer.to_str())
+        return Tokenizer.from_str(json.dumps({**described, "added_tokens": [], "truncation": None, "padding": None}))
 
     @cached_property
     def _control_tokens(self) -> re.Pattern[str]:
-        tokens = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
+        added = self._tokenizer.added_tokens_decoder.values()
+        tokens = {token.content for token in added if token.content.strip()}  # runs of blanks control nothing
         longest_first = sorted(tokens, key=len, reverse=True)
         return re.compile("|".join(re.escape(token) for token in longest_first) or r"(?!)")
 
@@ -84,14 +101,19 @@ class PromptEncoder:
         return ids
 
     def _rendered(self, turns: Sequence[tuple[str, str]]) -> str:
+        from jinja2 import TemplateError
+
         conversation = [{"role": role, "content": content} for role, content in turns]
-        return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+        try:
+            return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+        except TemplateError as error:
+            raise UnsupportedContent(f"the model's chat template refuses these messages: {error}") from error
 
 
 def _as_turn(message: BaseMessage) -> tuple[str, str]:
-    role = ROLES.get(message.type) or getattr(message, "role", None)
-    if role is None:
-        raise UnsupportedContent(f"a message of type {message.type!r} has no role in a chat template")
+    role = ROLES.get(message.type) or str(getattr(message, "role", message.type))
+    if role not in ROLES.values():  # a free role would be written into the prompt beside the control tokens
+        raise UnsupportedContent(f"no chat template knows the role {role!r}")
     if isinstance(message.content, str):
         return role, message.content
     return role, "".join(_text_of(part) for part in message.content)
@@ -106,7 +128,7 @@ def _text_of(part: str | dict) -> str:
 
 
 def _unused_characters(texts: list[str], number: int) -> list[str]:
-    """Characters of Unicode's private use area (U+E000–U+F8FF) that occur in none of the texts."""
+    """Characters of Unicode's private use areas (137,468 in all) that occur in none of the texts."""
     used = set().union(*texts)
-    unused = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)
-    return [next(unused) for _ in range(number)]
+    private = chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+    return list(islice((chr(code) for code in private if chr(code) not in used), number))

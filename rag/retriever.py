@@ -67,7 +67,7 @@ def fuse(dense: Scores, lexical: Scores, *, weight: float) -> Scores:
     best_dense = 1 + max(dense.values(), default=0.0) or 1.0
     best_lexical = max(lexical.values(), default=0.0) or 1.0
     return {
-        id_: weight * (1 + dense.get(id_, -1.0)) / best_dense + (1 - weight) * lexical.get(id_, 0.0) / best_lexical
+        id_: weight * ((1 + dense.get(id_, -1.0)) / best_dense) + (1 - weight) * (lexical.get(id_, 0.0) / best_lexical)
         for id_ in dense | lexical
     }
 

@@ -1,7 +1,8 @@
 """Sentences of an answer: finding them, and stopping at the first one that says again what was said."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 # A Latin full stop ends a sentence only before white space (3.5 does not); a Chinese one always does.
 SENTENCE_END = re.compile(r"[。！？；]+[”’」』》）)\"']*|[.!?]+[\"'”’)\]]*(?=\s)|\n+")
@@ -18,15 +19,16 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-async def until_repetition(texts: AsyncIterator[str]) -> AsyncGenerator[str, None]:
+async def until_repetition(texts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
     """The stream up to the first sentence that occurred before. Text is held back only while it could become one."""
     seen = _Seen()
-    async for text in texts:
-        new, repeated = seen.add(text)
-        if new:
-            yield new
-        if repeated:
-            return
+    async with aclosing(texts):
+        async for text in texts:
+            new, repeated = seen.add(text)
+            if new:
+                yield new
+            if repeated:
+                return
     if rest := seen.rest():
         yield rest
 
@@ -42,7 +44,8 @@ class _Seen:
         """Take more text: what may be shown now, and whether a sentence has just been repeated."""
         self._current += text
         shown = ""
-        while end := SENTENCE_END.search(self._current):
+        # An end at the very end of the text so far may still grow by a closing quote.
+        while (end := SENTENCE_END.search(self._current)) and end.end() < len(self._current):
             sentence = _folded(self._current[: end.end()])
             if sentence and sentence in self._sentences:
                 return shown, True

@@ -1,0 +1,197 @@
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.retrievers import BaseRetriever
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+
+from ingest.store import KnowledgeBase
+from llm.chat import ChatVLLM
+from rag.condense import standalone
+from rag.profile import SMALL
+from rag.retriever import LEAST_DENSE, HybridRetriever, dense_weight, fuse
+from tests.fakes import WordCountEmbedder
+
+IDS = st.sampled_from("abcdef")
+UNIT = st.floats(0, 1)
+
+
+def sources(documents: list) -> list[str]:
+    return [document.metadata["source"] for document in documents]
+
+
+@given(st.dictionaries(IDS, st.floats(-1, 1)), st.dictionaries(IDS, st.floats(0, 1e6)), UNIT)
+def test_fused_scores_are_from_0_to_1(dense, lexical, weight) -> None:
+    scores = fuse(dense, lexical, weight=weight)
+    assert scores.keys() == dense.keys() | lexical.keys()
+    assert all(0 <= score <= 1 + 1e-9 for score in scores.values())
+
+
+def test_the_best_of_both_legs_scores_1_and_the_worst_0() -> None:
+    scores = fuse({"both": 0.8, "dense": 0.8, "none": -1.0}, {"both": 7.0, "lexical": 7.0}, weight=0.5)
+    assert scores == pytest.approx({"both": 1, "dense": 0.5, "lexical": 0.5, "none": 0})
+
+
+def test_fusing_nothing_gives_nothing() -> None:
+    assert fuse({}, {}, weight=0.5) == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "weight"),
+    [
+        ("How many days of leave", 0.5),
+        ("年假有几天？", LEAST_DENSE),
+        ("leave 年假", 0.5 * 5 / 7),
+        ("", 0.5),
+        ("?! …", 0.5),
+        ("x", LEAST_DENSE),
+    ],
+)
+def test_the_dense_leg_counts_as_much_as_its_embedder_reads_words(query: str, weight: float) -> None:
+    assert dense_weight(query, WordCountEmbedder()) == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    ("question", "source"),
+    [
+        ("How many days of annual leave do employees get?", "leave.md"),
+        ("Who approves travel?", "travel.md"),
+        ("When does the canteen open?", "canteen.txt"),
+        ("Where do bicycles go?", "handbook.pdf"),
+        ("每年有几天年假？", "annual-zh.txt"),
+        ("病假要什么证明？", "sick-zh.txt"),
+        ("远程办公每周几天？", "remote-zh.txt"),
+    ],
+)
+async def test_the_right_passage_comes_first_called_either_way(retriever, question: str, source: str) -> None:
+    found = await retriever.ainvoke(question)
+    assert sources(found)[0] == source
+    assert found == await asyncio.to_thread(retriever.invoke, question)
+
+
+async def test_the_question_itself_ranks_first_and_scores_are_in_order(retriever) -> None:
+    found = await retriever.ainvoke("The canteen opens at noon.")
+    scores = [document.metadata["score"] for document in found]
+    assert sources(found)[0] == "canteen.txt"
+    assert scores[0] == 1
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+
+
+async def test_a_passage_says_where_it_stands(retriever) -> None:
+    text = (await retriever.ainvoke("annual leave of full-time employees"))[0]
+    start = text.metadata.pop("score")
+    assert 0 < start <= 1
+    assert text.metadata == {"source": "leave.md", "line": 1, "heading": "Leave", "start": 0, "end": 83}
+    assert len(text.page_content) == 83
+    page = (await retriever.ainvoke("Where do bicycles go?"))[0]
+    assert page.page_content == "Bicycles go to the cellar"
+    assert page.metadata["page"] == 2
+    assert "line" not in page.metadata
+
+
+@pytest.mark.parametrize(("k", "number"), [(1, 1), (4, 4), (1000, 10)])
+async def test_there_are_k_passages_or_all(knowledge_base, embedder, k: int, number: int) -> None:
+    assert knowledge_base.count()[1] == 10
+    found = await HybridRetriever(knowledge_base=knowledge_base, embedder=embedder, k=k).ainvoke("leave")
+    assert len(found) == len({document.id for document in found}) == number
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "zyzzyva qwertz",
+        "…！？",
+        "",
+        "鑫淼",
+        'leave AND (OR NOT "travel" NEAR/3 *',
+        "leave'; DROP TABLE chunks; --",
+        '"unbalanced ^ - : + leave*',
+        "source:leave.md {a b} \x00 \\ %",
+        "长" * 3000,
+    ],
+)
+async def test_any_question_is_searched_for(retriever, question: str) -> None:
+    found = await retriever.ainvoke(question)
+    assert len(found) == 3
+    assert all(0 <= document.metadata["score"] <= 1 for document in found)
+
+
+async def test_an_empty_knowledge_base_gives_no_passage(tmp_path, embedder) -> None:
+    knowledge_base = KnowledgeBase.open(tmp_path, "empty", embedder, create=True)
+    retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder)
+    assert await retriever.ainvoke("leave") == []
+    knowledge_base.close()
+
+
+@pytest.mark.parametrize(
+    ("earlier", "follow_up", "source"),
+    [
+        ("年假有几天？", "那病假呢？", "sick-zh.txt"),
+        ("年假有几天？", "不对，我问的是外包人员", "contractors-zh.txt"),
+        ("Who approves travel?", "And what is her limit?", "limits.md"),
+    ],
+)
+async def test_a_joined_follow_up_finds_its_passage(retriever, scripted, earlier, follow_up, source) -> None:
+    history = [HumanMessage(earlier), AIMessage("…")]
+    searched = await standalone(follow_up, history, chat=ChatVLLM(engine=scripted()), profile=SMALL)
+    assert source in sources(await retriever.ainvoke(searched))
+
+
+async def test_the_loop_runs_on_while_a_question_is_embedded(knowledge_base, blocked) -> None:
+    retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=blocked, k=1)
+    search = asyncio.create_task(retriever.ainvoke("leave"))
+    assert await asyncio.to_thread(blocked.entered.wait, 60)
+    assert not search.done()
+    blocked.released.set()
+    assert sources(await search) == ["leave.md"]
+
+
+async def test_the_loop_runs_on_while_the_words_are_searched_for(retriever, knowledge_base, blocked, monkeypatch) -> None:
+    lexical = knowledge_base.lexical
+
+    def slow(query: str, k: int) -> list[tuple[str, float]]:
+        blocked.embed_query(query)
+        return lexical(query, k)
+
+    monkeypatch.setattr(knowledge_base, "lexical", slow)
+    search = asyncio.create_task(retriever.ainvoke("annual leave"))
+    assert await asyncio.to_thread(blocked.entered.wait, 60)
+    assert not search.done()
+    blocked.released.set()
+    assert sources(await search)[0] == "leave.md"
+
+
+async def test_a_failing_embedder_fails_the_search(knowledge_base, embedder, monkeypatch) -> None:
+    def fail(text: str) -> list[float]:
+        raise RuntimeError("no vectors today")
+
+    monkeypatch.setattr(embedder, "embed_query", fail)
+    retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder)
+    with pytest.raises(RuntimeError, match="no vectors today"):
+        await retriever.ainvoke("leave")
+
+
+class TestLangChainsContract(RetrieversIntegrationTests):
+    @pytest.fixture(autouse=True)
+    def _given(self, knowledge_base: KnowledgeBase, embedder: WordCountEmbedder) -> None:
+        self.parts = {"knowledge_base": knowledge_base, "embedder": embedder}
+
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        return HybridRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        return self.parts
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "How many days of leave?"
+
+    @pytest.mark.xfail(reason="k belongs to the retriever, which costs nothing to make: there is no k for one call")
+    def test_invoke_with_k_kwarg(self, retriever: BaseRetriever) -> None:
+        super().test_invoke_with_k_kwarg(retriever)

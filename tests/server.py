@@ -1,0 +1,45 @@
+"""A real server on a real socket of the loopback, on the running event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    """Serve the application on a free port; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=2))
+    server.capture_signals = nullcontext  # type: ignore[method-assign]  # a test's signals are the test runner's
+    task = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started or task.done())
+        if task.done():
+            task.result()
+        host, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def until(condition: Callable[[], Any], *, seconds: float = 10) -> None:
+    """Wait until the condition holds, letting everything else run; fails after so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def events(response: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+    """Names and data of a stream's events as they come."""
+    name = ""
+    async for line in response.aiter_lines():
+        field, _, value = line.partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            yield name, value

@@ -1,0 +1,38 @@
+"""`make demo`'s program, and the README's Python, as they stand there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slow.conftest import ROOT, environment
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_finds_every_expected_source(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rag.demo", str(ROOT / "data")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 expected sources found" in done.stdout
+    assert done.stdout.count("first token after") == 4
+
+
+@pytest.mark.timeout(300)
+def test_the_readmes_python_block_answers(home: Path) -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block
+    (home / "compose.py").write_text(block[1], encoding="utf-8")
+    command = [sys.executable, "compose.py"]
+    done = subprocess.run(command, cwd=home, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_a_folder_that_cannot_be_ingested_is_one_sentence_and_status_2(home: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        command = [sys.executable, "-m", "rag", "ingest", str(folder)]
+        done = subprocess.run(command, cwd=home, env=environment(), capture_output=True, text=True)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1

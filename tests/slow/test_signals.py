@@ -1,0 +1,45 @@
+"""Stopping the service while it streams."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.model.test_service import events
+from tests.slow.conftest import RunningService, running
+
+LONG = {"question": "Tell me all about the Terrano 3.", "max_tokens": 2000}
+ASK = "v1/knowledge-bases/default/ask"
+
+
+def terminate(service: RunningService) -> None:
+    service.process.send_signal(signal.SIGTERM)
+
+
+def press_ctrl_c(service: RunningService) -> None:
+    """A terminal sends SIGINT to the whole group, vLLM's process included."""
+    os.killpg(service.process.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("stop", [terminate, press_ctrl_c])
+def test_a_signal_ends_streams_with_an_error_event_and_leaves_no_process(
+    home: Path, stop: Callable[[RunningService], None]
+) -> None:
+    with running(home) as service:
+        children = service.children()
+        assert children
+        with httpx.stream("POST", service.address + ASK, json=LONG, timeout=60, trust_env=False) as response:
+            stream = events(response)
+            while next(stream)[0] != "token":
+                pass
+            stop(service)
+            name, data = list(stream)[-1]
+        assert name == "error"
+        assert data["error"]["code"] == "service_stopping"
+        assert service.process.wait(10) == 0
+        _, alive = psutil.wait_procs(children, timeout=1)
+        assert not alive
