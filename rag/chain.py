@@ -1,6 +1,8 @@
 """The same turn as a LangChain Runnable."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -30,16 +32,26 @@ def rag_chain(chat: BaseChatModel, retriever: BaseRetriever, options: AnswerOpti
 
     async def stream(inputs: AsyncIterator[Any]) -> AsyncIterator[AddableDict]:
         async for given in inputs:
-            async for event in turn(_question(given)):
-                yield _piece(event)
+            async with aclosing(turn(_question(given))) as events:
+                async for event in events:
+                    yield _piece(event)
 
     def stream_blocking(inputs: Iterator[Any]) -> Iterator[AddableDict]:
         for given in inputs:
-            with LoopThread() as thread:
-                events: AsyncGenerator[Event, None] = turn(_question(given))
-                yield from map(_piece, iterate_blocking(events, thread.loop))
+            with _loop_of(chat) as loop, closing(iterate_blocking(turn(_question(given)), loop)) as events:
+                yield from map(_piece, events)
 
     return RunnableGenerator(stream_blocking, stream, name="rag_chain")
+
+
+@contextmanager
+def _loop_of(chat: BaseChatModel) -> Iterator[asyncio.AbstractEventLoop]:
+    """Where a blocking call's turn runs: the engine's loop, which knows when the call came from itself, or a new one."""
+    if engine := getattr(chat, "engine", None):
+        yield engine.loop
+        return
+    with LoopThread() as thread:
+        yield thread.loop
 
 
 def _question(given: Any) -> Question:
@@ -55,7 +67,7 @@ def _question(given: Any) -> Question:
 
 def _piece(event: Event) -> AddableDict:
     if isinstance(event, Sources):
-        return AddableDict(context=event.passages)
+        return AddableDict(context=event.passages, answer="")
     if isinstance(event, Done):
         rest = {name: value for name, value in asdict(event).items() if name not in ("answer", "citations")}
         return AddableDict(citations=event.citations, **rest)

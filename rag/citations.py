@@ -16,6 +16,8 @@ from rag.sentences import sentence_spans
 MARK = re.compile(r"\s*[\[【]\s*(\d{1,2}(?:\s*[,，、]\s*\d{1,2})*)\s*[\]】]")
 SUPPORT = 0.6
 """Share of a sentence's terms, weighed by rarity, that a quote must hold. Chosen on `data/questions.jsonl`."""
+LEAST_TERMS = 3
+"""Different terms that a sentence without a mark must have: "No." or "2." would be found in any passage."""
 LONGEST_QUOTE = 2
 """Sentences of a passage that may support one sentence of the answer together."""
 
@@ -91,6 +93,8 @@ class _Evidence:
         """The best quote for a sentence and its score, from one source or from all (None); None without support."""
         wanted = frozenset(terms(sentence))
         total = sum(map(self._weight, wanted))
+        if source is None and len(wanted) < LEAST_TERMS:
+            return None
         numbers = {term for term in wanted if any(character.isdigit() for character in term)}
         able = [q for q in self._quotes if source in (None, q.source) and numbers <= q.terms]
         if not able or not total:

@@ -18,7 +18,7 @@ START_SECONDS, STOP_SECONDS = 300, 15
 
 
 def main(data: Path) -> int:
-    """Run the demo on `data/sample` and `data/demo.jsonl`; 1 when an expected source was not found or the stop failed."""
+    """Run the demo on `data/sample` and `data/demo.jsonl`; 1 when an expected source is missing or the stop failed."""
     print("1. Ingesting data/sample", flush=True)
     if status := subprocess.run([*GROUNDWELL, "ingest", str(data / "sample")]).returncode:
         return status
@@ -34,7 +34,7 @@ def main(data: Path) -> int:
 
 @contextmanager
 def running_service() -> Iterator[str]:
-    """A `groundwell serve` on a free port, as its address; stopped by SIGTERM. Raises when it fails to start or stop."""
+    """A `groundwell serve` on a free port, as its address; stopped by SIGTERM. Raises when it does not start or stop."""
     process = subprocess.Popen([*GROUNDWELL, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
         yield _address(process)
@@ -127,9 +127,7 @@ def place(source: dict[str, Any]) -> str:
 
 def expected_in(sources: list[dict[str, Any]], question: dict[str, Any]) -> bool:
     """Whether the file, and the page where one is expected, is among the sources."""
-    return any(
-        source["file"] == question["file"] and question["page"] in (None, source["page"]) for source in sources
-    )
+    return any(source["file"] == question["file"] and question["page"] in (None, source["page"]) for source in sources)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ class Profile:
     system: str
     passages: int
     """Passages in the prompt at most; the others found are still shown and cited."""
+    sentences: int | None
+    """Neighbouring sentences of a passage that go into the prompt, those nearest the question; None: all."""
     citations: Literal["marks", "match"]
     """`marks`: the model writes [n]; `match`: its sentences are matched to the passages afterwards."""
     follow_up: Literal["rewrite", "join"]
@@ -29,8 +31,9 @@ class Profile:
 
 
 SMALL = Profile(
-    system="Answer the question with one short sentence from the text.",
+    system="Use the text to answer the question in one sentence.",
     passages=1,
+    sentences=2,
     citations="match",
     follow_up="join",
     history_turns=0,
@@ -45,6 +48,7 @@ LARGE = Profile(
         "Answer in the language of the question, briefly."
     ),
     passages=5,
+    sentences=None,
     citations="marks",
     follow_up="rewrite",
     history_turns=20,

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
+from ingest.lexical import terms
 from llm.prompting import PromptTooLong
 from rag.profile import Profile
+from rag.sentences import sentence_spans
 
 Count = Callable[[list[BaseMessage]], int]
 
@@ -98,9 +100,21 @@ def _pairs(history: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
 
 def _user_text(question: str, passages: Sequence[Document], profile: Profile) -> str:
     if profile.citations == "match":
-        return "\n\n".join([*(passage.page_content for passage in passages), f"Question: {question}"])
+        texts = [_nearest(passage.page_content, question, profile.sentences) for passage in passages]
+        return "\n\n".join([*texts, question])
     numbered = [_numbered(number, passage) for number, passage in enumerate(passages, start=1)]
     return "\n\n".join([*numbered, question])
+
+
+def _nearest(text: str, question: str, sentences: int | None) -> str:
+    """So many neighbouring sentences of a passage, those that share most terms with the question; no headings."""
+    spans = [span for span in sentence_spans(text) if not text.startswith("#", span[0])]
+    if sentences is None or len(spans) <= sentences:
+        return text
+    asked = set(terms(question))
+    shared = [len(asked & set(terms(text[start:end]))) for start, end in spans]
+    first = max(range(len(spans) - sentences + 1), key=lambda at: sum(shared[at : at + sentences]))
+    return text[spans[first][0] : spans[first + sentences - 1][1]]
 
 
 def _numbered(number: int, passage: Document) -> str:

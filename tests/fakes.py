@@ -53,7 +53,7 @@ CHATML = (
 
 
 def byte_tokenizer(chat_template: str = CHATML, special: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")) -> Any:
-    """A real transformers tokenizer with one token a byte, `<s>` before every text that is encoded with special tokens."""
+    """A real transformers tokenizer, one token a byte, with `<s>` before every text encoded with special tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -114,7 +114,9 @@ class ScriptedEngine:
     def unfinished(self) -> int:
         return len(self.open)
 
-    async def submit(self, prompt_ids: list[int], sampling: SamplingOptions, *, priority: int = 0) -> ScriptedGeneration:
+    async def submit(
+        self, prompt_ids: list[int], sampling: SamplingOptions, *, priority: int = 0
+    ) -> ScriptedGeneration:
         if self.stopping:
             raise EngineStopping("the service is stopping and takes no new request")
         if self.refusal:

@@ -22,13 +22,14 @@ from rag.settings import Settings
 from tests.server import serving
 
 DATA = Path(__file__).parents[2] / "data"
-WINDOW = 4096
+WINDOW = 2048
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.model)
+            item.add_marker(pytest.mark.filterwarnings("default"))  # vLLM and torch warn of each other
 
 
 @pytest.fixture(scope="session")

@@ -96,9 +96,7 @@ def test_what_just_fits_is_answered_and_one_token_more_is_refused(chat: ChatVLLM
 def test_a_bad_request_hurts_nobody_else(chat: ChatVLLM, engine: Engine) -> None:
     vocabulary = len(engine.tokenizer)
     with pytest.raises(InvalidRequest):
-        asyncio.run_coroutine_threadsafe(
-            engine.submit([vocabulary + 10**6], SamplingOptions()), engine.loop
-        ).result()
+        asyncio.run_coroutine_threadsafe(engine.submit([vocabulary + 10**6], SamplingOptions()), engine.loop).result()
     assert chat.invoke("Hello").content
     assert engine.unfinished == 0
 
@@ -143,7 +141,7 @@ async def timed_out(chat: ChatVLLM) -> None:
 
 
 async def cancelled_in_prefill(chat: ChatVLLM) -> None:
-    task = asyncio.create_task(chat.ainvoke("Count. " * 1500, **LONG))
+    task = asyncio.create_task(chat.ainvoke("Count. " * 700, **LONG))
     await asyncio.sleep(0.2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -194,9 +194,7 @@ async def test_cancelling_while_the_follow_up_is_rewritten_ends_that(scripted, a
     assert len(engine.submitted) == 1
 
 
-async def test_cancelling_while_passages_are_searched_for_asks_no_model(
-    scripted, ask, knowledge_base, blocked
-) -> None:
+async def test_cancelling_while_passages_are_searched_for_asks_no_model(scripted, ask, knowledge_base, blocked) -> None:
     engine = scripted(REPLY)
     retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=blocked)
     await cancelled(ask(engine, retriever=retriever), asyncio.to_thread(blocked.entered.wait, 60))

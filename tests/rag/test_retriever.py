@@ -150,7 +150,9 @@ async def test_the_loop_runs_on_while_a_question_is_embedded(knowledge_base, blo
     assert sources(await search) == ["leave.md"]
 
 
-async def test_the_loop_runs_on_while_the_words_are_searched_for(retriever, knowledge_base, blocked, monkeypatch) -> None:
+async def test_the_loop_runs_on_while_the_words_are_searched_for(
+    retriever, knowledge_base, blocked, monkeypatch
+) -> None:
     lexical = knowledge_base.lexical
 
     def slow(query: str, k: int) -> list[tuple[str, float]]:

@@ -93,7 +93,9 @@ async def test_no_piece_of_a_repeated_sentence_is_ever_shown() -> None:
     assert given_so_far.rstrip() == "Ask HR first. Ask the boss."
 
 
-@given(st.permutations(["Leave is 25 days. ", "年假十二天。", "- one\n", "The rate is 3.5%. ", "他说：“可以。”", "Why? "]))
+@given(
+    st.permutations(["Leave is 25 days. ", "年假十二天。", "- one\n", "The rate is 3.5%. ", "他说：“可以。”", "Why? "])
+)
 async def test_a_text_without_repetition_is_shown_unchanged(order: list[str]) -> None:
     text = "".join(order).rstrip()
     assert await shown(*text) == text
