@@ -17,10 +17,10 @@ from langchain_core.language_models.chat_models import (
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from llm.bridge import iterate_blocking, iterate_from
-from llm.engine import NORMAL, Delta, EngineLike
+from llm.engine import NORMAL, Delta, EngineLike, InvalidRequest
 from llm.options import SamplingOptions, refuse_unknown
 from llm.prompting import PromptEncoder, PromptTooLong
 
@@ -176,7 +176,12 @@ class ChatVLLM(BaseChatModel):
         given = {name: value for name, value in kwargs.items() if name != "model"}
         for name in given:
             refuse_unknown(name, SamplingOptions.model_fields, what="ChatVLLM")
-        return _merged(self.sampling, given | ({"stop": stop} if stop else {}))
+        try:
+            return _merged(self.sampling, given | ({"stop": stop} if stop else {}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise InvalidRequest(f"{place}: {first['msg']}, not {first['input']!r:.100}") from error
 
     def _opening(self, input_tokens: int) -> ChatGenerationChunk:
         metadata = {"model_name": self._engine.model, "model_provider": "vllm"}

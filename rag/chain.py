@@ -19,7 +19,7 @@ from rag.profile import AnswerOptions
 
 
 def rag_chain(chat: BaseChatModel, retriever: BaseRetriever, options: AnswerOptions | None = None) -> Runnable:
-    """A Runnable from a question to `{"context", "answer", "citations", "finish_reason", "usage", "timings"}`.
+    """A Runnable from a question to `{"context", "answer", "citations", "finish_reason", "usage", "timings", "model"}`.
 
     The input is a string, or a dict with `question` and, optionally, `history` (messages in any form that LangChain
     takes) and keywords of the chat model's call under `sampling`. `.stream` and `.astream` yield dicts that add up to
@@ -46,7 +46,7 @@ def rag_chain(chat: BaseChatModel, retriever: BaseRetriever, options: AnswerOpti
 
 @contextmanager
 def _loop_of(chat: BaseChatModel) -> Iterator[asyncio.AbstractEventLoop]:
-    """Where a blocking call's turn runs: the engine's loop, which knows when the call came from itself, or a new one."""
+    """Where a blocking call's turn runs: the engine's loop, which refuses a call from itself, or a new one."""
     if engine := getattr(chat, "engine", None):
         yield engine.loop
         return

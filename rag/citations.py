@@ -63,6 +63,8 @@ def cite(answer: str, passages: Sequence[Document]) -> tuple[str, list[Citation]
     text, marks = _without_marks(answer)
     citations: list[Citation] = []
     for start, end in sentence_spans(text):
+        if text[end - 1] in "?？":  # a question says nothing that could be supported
+            continue
         marked = {number for position, number in marks if start < position <= end}
         sources: list[int | None] = [*sorted(marked & set(range(1, len(passages) + 1)))]
         method: Literal["mark", "match"] = "mark" if sources else "match"

@@ -34,7 +34,7 @@ def main(data: Path) -> int:
 
 @contextmanager
 def running_service() -> Iterator[str]:
-    """A `groundwell serve` on a free port, as its address; stopped by SIGTERM. Raises when it does not start or stop."""
+    """A `groundwell serve` on a free port, as its address; stopped by SIGTERM. Raises when it does not start or end."""
     process = subprocess.Popen([*GROUNDWELL, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
         yield _address(process)

@@ -32,30 +32,34 @@ class HybridRetriever(BaseRetriever):
     k: int = 5
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
+        k = self.k if k is None else k
         (vector, dense), lexical = await asyncio.gather(
-            asyncio.to_thread(self._dense, query), asyncio.to_thread(self._lexical, query)
+            asyncio.to_thread(self._dense, query, k), asyncio.to_thread(self._lexical, query, k)
         )
-        return await asyncio.to_thread(self._fused, query, vector, dense, lexical)
+        return await asyncio.to_thread(self._fused, query, k, vector, dense, lexical)
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        vector, dense = self._dense(query)
-        return self._fused(query, vector, dense, self._lexical(query))
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        k = self.k if k is None else k
+        vector, dense = self._dense(query, k)
+        return self._fused(query, k, vector, dense, self._lexical(query, k))
 
-    def _dense(self, query: str) -> tuple[list[float], Scores]:
+    def _dense(self, query: str, k: int) -> tuple[list[float], Scores]:
         vector = self.embedder.embed_query(query)
-        return vector, dict(self.knowledge_base.dense(vector, self.k * DEPTH))
+        return vector, dict(self.knowledge_base.dense(vector, k * DEPTH))
 
-    def _lexical(self, query: str) -> Scores:
-        return dict(self.knowledge_base.lexical(query, self.k * DEPTH))
+    def _lexical(self, query: str, k: int) -> Scores:
+        return dict(self.knowledge_base.lexical(query, k * DEPTH))
 
-    def _fused(self, query: str, vector: list[float], dense: Scores, lexical: Scores) -> list[Document]:
+    def _fused(self, query: str, k: int, vector: list[float], dense: Scores, lexical: Scores) -> list[Document]:
         only_lexical = [id_ for id_ in lexical if id_ not in dense]
         dense |= dict(zip(only_lexical, self.knowledge_base.similarities(vector, only_lexical), strict=True))
         weight = dense_weight(query, self.embedder)
         scores = fuse(dense, lexical, weight=weight)
-        best = sorted(scores, key=lambda id_: (-scores[id_], id_))[: self.k]
+        best = sorted(scores, key=lambda id_: (-scores[id_], id_))[:k]
         documents = self.knowledge_base.chunks(best)
         for document in documents:
             document.metadata["score"] = round(scores[str(document.id)], 4)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -13,18 +13,18 @@ from fastapi import FastAPI
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncIterator[str]:
     """Serve the application on a free port; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=2))
-    server.capture_signals = nullcontext  # type: ignore[method-assign]  # a test's signals are the test runner's
-    task = asyncio.create_task(server.serve())
+    config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=2)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    # Not `serve`: it looks for the end only ten times a second, and takes the test runner's signals.
+    await server.startup()
     try:
-        await until(lambda: server.started or task.done())
-        if task.done():
-            task.result()
+        assert server.started
         host, port = server.servers[0].sockets[0].getsockname()
         yield f"http://{host}:{port}"
     finally:
-        server.should_exit = True
-        await task
+        await server.shutdown()
 
 
 async def until(condition: Callable[[], Any], *, seconds: float = 10) -> None:

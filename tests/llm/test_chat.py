@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from llm.bridge import LoopThread, SyncCallOnLoop
 from llm.chat import ChatVLLM
-from llm.engine import NORMAL, URGENT, EngineBusy, EngineUnavailable
+from llm.engine import NORMAL, URGENT, EngineBusy, EngineUnavailable, InvalidRequest
 from llm.options import SamplingOptions
 from llm.prompting import PromptTooLong, UnsupportedContent
 from tests.fakes import ScriptedEngine
@@ -253,7 +253,7 @@ BAD = [
 async def test_bad_sampling_is_refused_before_the_engine_sees_it(
     distant: ScriptedEngine, ask: Ask, name: str, value: Any
 ) -> None:
-    with pytest.raises(ValidationError, match=name):
+    with pytest.raises(InvalidRequest, match=name):
         await ask(ChatVLLM(engine=distant), "hi", **{name: value})
     assert distant.submitted == []
     assert (await ask(ChatVLLM(engine=distant), "hi")).content == REPLY

@@ -53,7 +53,7 @@ async def test_a_turn_gives_sources_then_tokens_then_the_whole_answer(scripted, 
     engine = scripted(REPLY)
     sources, text, done = await every(ask(engine))
     assert sources.question == QUESTION.text
-    assert [passage.metadata["source"] for passage in sources.passages][0] == "canteen.txt"
+    assert sources.passages[0].metadata["source"] == "canteen.txt"
     assert text == REPLY
     assert done.answer == "The canteen opens at noon."
     (citation,) = done.citations
@@ -198,6 +198,7 @@ async def test_cancelling_while_passages_are_searched_for_asks_no_model(scripted
     engine = scripted(REPLY)
     retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=blocked)
     await cancelled(ask(engine, retriever=retriever), asyncio.to_thread(blocked.entered.wait, 60))
+    blocked.released.set()
     assert engine.submitted == []
 
 

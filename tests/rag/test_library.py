@@ -49,7 +49,7 @@ def test_a_knowledge_base_is_opened_once(library, tmp_path) -> None:
 
 def test_one_made_with_another_embedder_is_refused(library) -> None:
     other = Library(library._store, WordCountEmbedder("another"), k=2)
-    with pytest.raises(EmbedderMismatch, match="word-count .*another"):
+    with pytest.raises(EmbedderMismatch, match=r"word-count .*another"):
         other.retriever("team")
 
 

@@ -193,7 +193,3 @@ class TestLangChainsContract(RetrieversIntegrationTests):
     @property
     def retriever_query_example(self) -> str:
         return "How many days of leave?"
-
-    @pytest.mark.xfail(reason="k belongs to the retriever, which costs nothing to make: there is no k for one call")
-    def test_invoke_with_k_kwarg(self, retriever: BaseRetriever) -> None:
-        super().test_invoke_with_k_kwarg(retriever)

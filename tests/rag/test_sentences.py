@@ -1,4 +1,5 @@
 from collections.abc import AsyncGenerator, Iterable
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -62,7 +63,7 @@ def test_sentences_are_in_order_apart_and_hold_everything_but_white_space(text: 
 @given(PROSE, st.lists(st.integers(0, 40)))
 async def test_what_is_shown_does_not_depend_on_how_the_text_was_cut_into_pieces(text: str, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    cut = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    cut = [text[start:end] for start, end in pairwise(places)]
     expected = await shown(text)
     assert await shown(*cut) == expected
     assert await shown(*text) == expected
