@@ -120,6 +120,13 @@ def test_a_passage_from_a_page_is_cited_by_page() -> None:
     assert (citation.file, citation.page, citation.line, citation.heading) == ("travel.pdf", 4, None, "")
 
 
+@pytest.mark.parametrize("words", ["No", "2", "不"])
+def test_a_sentence_of_a_word_or_two_is_cited_only_where_it_has_a_mark(words: str) -> None:
+    passages = [passage(f"{words}. Ask the office.")]
+    assert cite(f"{words}.", passages)[1] == []
+    assert [citation.method for citation in cite(f"{words} [1].", passages)[1]] == ["mark"]
+
+
 def test_two_neighbouring_sentences_support_one_sentence_together() -> None:
     answer = "Full-time employees get 25 days of annual leave and carry-over ends in March."
     ((_, source, quote, _),) = quotes(answer)
