@@ -28,7 +28,7 @@ serve: install
 	$(BIN)/groundwell serve
 
 test: install
-	$(BIN)/python -m pytest -m 'not model and not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not model and not slow'
 	$(BIN)/python -m pytest -m 'model and not slow'
 
 test-slow: install

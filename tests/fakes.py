@@ -89,9 +89,13 @@ class ScriptedEngine:
     parameters: int | None = None
 
     def __init__(self, *replies: str | Exception, max_model_len: int = 4096, tokenizer: Any = None) -> None:
-        self.replies = list(replies or ["The answer is 42."])
         self.max_model_len = max_model_len
         self.tokenizer = tokenizer or byte_tokenizer()
+        self.reset(*replies)
+
+    def reset(self, *replies: str | Exception) -> None:
+        """Forget everything but the loop, the window and the tokenizer."""
+        self.replies = list(replies or ["The answer is 42."])
         self.submitted: list[Submitted] = []
         self.open: set[ScriptedGeneration] = set()
         self.gate: asyncio.Event | None = None

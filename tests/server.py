@@ -24,6 +24,7 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
         host, port = server.servers[0].sockets[0].getsockname()
         yield f"http://{host}:{port}"
     finally:
+        await until(lambda: not server.server_state.connections)  # what shutdown looks for ten times a second only
         await server.shutdown()
 
 

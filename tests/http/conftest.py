@@ -6,6 +6,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
+from pytest_asyncio import is_async_test
 
 from ingest.pipeline import ingest
 from ingest.store import KnowledgeBase
@@ -13,6 +15,14 @@ from rag.app import create_app
 from rag.settings import Settings
 from tests.fakes import ScriptedEngine, WordCountEmbedder
 from tests.server import serving
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All on the loop on which the service runs."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
 
 LEAVE = "# Leave\n\nFull-time employees receive 25 days of annual leave per year.\n\n# 病假\n\n员工每年有十八天病假。\n"
 
@@ -29,35 +39,41 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def service_engine() -> ScriptedEngine:
+    """The one engine of the running service."""
+    return ScriptedEngine()
+
+
 @pytest.fixture
-def engine() -> ScriptedEngine:
+def engine(service_engine: ScriptedEngine) -> ScriptedEngine:
     """What a test scripts before it asks."""
-    return ScriptedEngine("Full-time employees receive 25 days of annual leave.")
+    service_engine.reset("Full-time employees receive 25 days of annual leave.")
+    return service_engine
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def embedder() -> WordCountEmbedder:
     """What a test slows down."""
     return WordCountEmbedder()
 
 
-@pytest.fixture
-def settings(store: Path) -> Settings:
-    """The settings of the service."""
-    return Settings(store={"path": store})
-
-
-@pytest.fixture
-async def client(
-    settings: Settings, engine: ScriptedEngine, embedder: WordCountEmbedder
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the running service."""
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def address(store: Path, service_engine: ScriptedEngine, embedder: WordCountEmbedder) -> AsyncIterator[str]:
+    """The running service."""
 
     @asynccontextmanager
     async def start_engine() -> AsyncIterator[ScriptedEngine]:
-        assert engine.loop
-        yield engine
+        assert service_engine.loop
+        yield service_engine
 
-    app = create_app(settings, start_engine=start_engine, embedder=embedder)
-    async with serving(app) as address, httpx.AsyncClient(base_url=address, trust_env=False) as client:
+    settings = Settings(store={"path": store})
+    async with serving(create_app(settings, start_engine=start_engine, embedder=embedder)) as address:
+        yield address
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(address: str, engine: ScriptedEngine) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service."""
+    async with httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as client:
         yield client

@@ -102,7 +102,7 @@ def test_equal_chunks_of_one_file_are_embedded_once(knowledge_base, embedder, tm
     assert embedder.embedded == 1
 
 
-@pytest.mark.parametrize("limit", [None, 166])
+@pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.slow), 166])
 def test_more_chunks_than_one_call_may_hold_go_in(opened, tmp_path, monkeypatch, limit) -> None:
     embedder = WordCountEmbedder(dimension=8)
     if limit:
