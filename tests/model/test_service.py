@@ -37,9 +37,12 @@ def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_demo_question_finds_its_source(client: httpx.Client) -> None:
+    asked = {question["id"]: question["question"] for question in DEMO}
     for question in DEMO:
         if question["file"]:
-            sources = ask(client, question["question"], max_tokens=1)["sources"]
+            earlier = asked.get(question["history_of"])
+            history = [{"role": "user", "content": earlier}, {"role": "assistant", "content": "-"}] if earlier else []
+            sources = ask(client, question["question"], history=history, max_tokens=1)["sources"]
             assert question["file"] in [source["file"] for source in sources]
 
 

@@ -60,7 +60,7 @@ def running(home: Path) -> Iterator[RunningService]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")
