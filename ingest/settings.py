@@ -9,6 +9,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from llm.options import EmbedderOptions, Options
 
 
+ENVIRONMENT_PREFIX = "GROUNDWELL_"
+
+
 class SettingsFileNotFound(Exception):
     """$GROUNDWELL_CONFIG names a file that is not there."""
 
@@ -35,7 +38,7 @@ class IngestSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="GROUNDWELL_",
+        env_prefix=ENVIRONMENT_PREFIX,
         env_nested_delimiter="__",
         frozen=True,
         extra="ignore",

@@ -126,7 +126,7 @@ def _citation(
     line = passage.metadata.get("line")
     return Citation(
         source=quote.source,
-        file=passage.metadata["source"],
+        file=passage.metadata.get("source", ""),
         page=passage.metadata.get("page"),
         line=None if line is None else line + before,
         heading=passage.metadata.get("heading") or "",

@@ -8,7 +8,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from llm.chat import ChatVLLM
-from llm.engine import URGENT, EngineStopping, EngineUnavailable
+from llm.engine import URGENT
 from rag.profile import Profile
 
 MAX_TOKENS = 64
@@ -35,8 +35,6 @@ async def standalone(question: str, history: Sequence[BaseMessage], *, chat: Bas
         return joined
     try:
         rewritten = await _rewritten(question, history, chat)
-    except (EngineStopping, EngineUnavailable):
-        raise
     except ValueError as error:  # too long for the window, or refused
         log.warning("the follow-up was not rewritten: %s", error)
         return joined

@@ -118,5 +118,5 @@ def _nearest(text: str, question: str, sentences: int | None) -> str:
 
 
 def _numbered(number: int, passage: Document) -> str:
-    place = passage.metadata["source"] + (f", page {page}" if (page := passage.metadata.get("page")) else "")
+    place = passage.metadata.get("source", "") + (f", page {page}" if (page := passage.metadata.get("page")) else "")
     return f"[{number}] {place}\n{passage.page_content}"

@@ -66,7 +66,7 @@ def source(number: int, passage: Document) -> dict[str, Any]:
     about = passage.metadata
     return {
         "index": number,
-        "file": about["source"],
+        "file": about.get("source", ""),
         "page": about.get("page"),
         "line": about.get("line"),
         "heading": about.get("heading") or "",

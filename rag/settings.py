@@ -1,9 +1,11 @@
 """All settings of the service in one object: environment, then `groundwell.toml`, then the defaults."""
 
+import os
+
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from ingest.settings import IngestSettings
+from ingest.settings import ENVIRONMENT_PREFIX, IngestSettings
 from llm.options import EngineOptions, Options, refuse_unknown
 from rag.profile import AnswerOptions
 
@@ -30,4 +32,8 @@ class Settings(IngestSettings):
     def _name_the_nearest(cls, values: dict) -> dict:
         for name in values:
             refuse_unknown(name, cls.model_fields, what="groundwell.toml")
+        for variable in os.environ:  # pydantic-settings looks only for names that it knows
+            section, separator, _ = variable.removeprefix(ENVIRONMENT_PREFIX).partition("__")
+            if variable.startswith(ENVIRONMENT_PREFIX) and separator:
+                refuse_unknown(section.lower(), cls.model_fields, what=f"the environment ({variable})")
         return values

@@ -90,3 +90,9 @@ def test_a_value_out_of_range_names_its_option(here) -> None:
 def test_settings_do_not_change(here) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().server = ServerOptions(port=1)
+
+
+def test_a_misspelt_section_in_the_environment_names_the_nearest(here, monkeypatch) -> None:
+    monkeypatch.setenv("GROUNDWELL_SERVR__PORT", "1")
+    with pytest.raises(ValidationError, match="'servr'; did you mean 'server'"):
+        Settings()
