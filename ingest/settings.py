@@ -8,7 +8,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from llm.options import EmbedderOptions, Options
 
-
 ENVIRONMENT_PREFIX = "GROUNDWELL_"
 
 

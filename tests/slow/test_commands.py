@@ -36,3 +36,12 @@ def test_a_folder_that_cannot_be_ingested_is_one_sentence_and_status_2(home: Pat
         done = subprocess.run(command, cwd=home, env=environment(), capture_output=True, text=True)
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_pip_complains_only_of_what_the_decisions_explain() -> None:
+    explained = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    checked = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True).stdout
+    complaints = re.findall(r"^(\S+) \S+ (?:requires|has requirement) ([\w.-]+)", checked, re.MULTILINE)
+    unexplained = [pair for pair in complaints if not all(f"`{name}`" in explained for name in pair)]
+    assert not unexplained
+    assert complaints or "No broken requirements" in checked
