@@ -276,7 +276,7 @@ def _on_cpu(options: EngineOptions) -> dict[str, Any]:
 
 
 def _has_fast_bfloat16() -> bool:
-    """Whether the CPU has AVX-512; without it bfloat16 filled prompts 3.6 times slower than float32."""
+    """Whether the CPU has AVX-512; without it bfloat16 reads prompts 3 times slower than float32."""
     import torch
 
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()

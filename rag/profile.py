@@ -33,7 +33,7 @@ class Profile:
 SMALL = Profile(
     system="Use the text to answer the question in one sentence.",
     passages=1,
-    sentences=3,
+    sentences=2,
     citations="match",
     follow_up="join",
     history_turns=0,
