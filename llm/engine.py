@@ -229,6 +229,7 @@ def _prepare_environment() -> None:
     defaults = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore::FutureWarning",  # for vLLM's processes: torch's deprecations are not the user's
         # One core stays free for the service: two OpenMP threads on two cores collapse under any other load.
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) - 1)),
     }

