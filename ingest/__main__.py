@@ -80,6 +80,14 @@ def quiet_libraries() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
+def plainly(error: SettingsFileNotFound | ValidationError) -> str:
+    """What is wrong with the settings, without pydantic's dress."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    places = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
+    return "; ".join(f"{place}: {message}" if place else message for place, message in places)
+
+
 def main() -> int:
     """The command `python -m ingest`."""
     quiet_libraries()
@@ -89,7 +97,7 @@ def main() -> int:
     try:
         settings = IngestSettings()
     except (SettingsFileNotFound, ValidationError) as error:
-        parser.error(str(error))
+        parser.error(plainly(error))
     return run(arguments, settings)
 
 

@@ -160,7 +160,7 @@ def _extract(raw: bytes, mime: str) -> Any:
 def _plainly(message: str) -> str:
     if "password" in message.lower():
         return "is protected by a password: save it without one"
-    return f"is broken or not what its suffix says ({message.splitlines()[0][:120]})"
+    return f"is broken or not what its suffix says ({': '.join(message.splitlines()[0].split(': ')[:2])})"
 
 
 def _from_markdown(result: Any) -> _Extracted:

@@ -220,7 +220,7 @@ def _start(options: EngineOptions) -> tuple["AsyncLLM", int | None]:
         if options.fast_start:
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config set it to spawn on CPU
         return _quiet_llm().from_vllm_config(config), parameter_count(folder)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
         raise EngineStartFailed(f"vLLM did not start with {options.model}: {error}") from error
 
 

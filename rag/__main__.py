@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings()
     except (SettingsFileNotFound, ValidationError) as error:
-        parser.error(str(error))
+        parser.error(ingest_command.plainly(error))
     return given.run(given, settings)
 
 

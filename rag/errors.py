@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingest.store import EmbedderMismatch, UnknownKnowledgeBase
 from llm.engine import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
@@ -49,10 +50,36 @@ def body(status: int, code: str, message: str, *, param: str | None = None) -> d
 
 def install(app: FastAPI) -> None:
     """Answer every failure before the first byte in this shape."""
-    for kind in (*TABLE, Exception):
+    for kind in TABLE:
         app.add_exception_handler(kind, _failure)
     app.add_exception_handler(RequestValidationError, _bad_body)
     app.add_exception_handler(HTTPException, _no_such_route)
+    app.add_middleware(_Unforeseen)
+
+
+class _Unforeseen:
+    """Answers what no handler knows. A handler for Exception would do, but Starlette then raises it again: uvicorn
+    logs it a second time and drops the connection."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        began = False
+
+        async def noting(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            status, content = status_and_body(error)
+            if not began:
+                await JSONResponse(content, status)(scope, receive, send)
 
 
 async def _failure(_: Request, error: Exception) -> JSONResponse:

@@ -1,13 +1,25 @@
 """Bodies of requests, checked before any work, and how events look as JSON."""
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rag.answer import Done, Event, Question, Sources, Token
+
+
+def _whole_characters(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"half a character (a lone surrogate) at {error.start}") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole_characters)]
+"""JSON can spell halves of characters, such as "\\ud800", which no tokenizer takes."""
 
 
 class Turn(BaseModel):
@@ -16,7 +28,7 @@ class Turn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     role: Literal["user", "assistant"]
-    content: str
+    content: Text
 
     def as_message(self) -> BaseMessage:
         """The same as a LangChain message."""
@@ -28,7 +40,7 @@ class AskRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    question: str
+    question: Text
     history: list[Turn] = Field(default_factory=list, max_length=1000)
     stream: bool = True
     max_tokens: int | None = Field(None, ge=1)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from llm.options import SamplingOptions
 from rag.answer import Done, Event, Question, Sources, Token
 from rag.errors import status_and_body
-from rag.schemas import source
+from rag.schemas import Text, source
 from rag.service import Service
 from rag.streaming import EventStream, encode, first_of, while_connected
 
@@ -27,14 +27,14 @@ class Part(BaseModel):
     """A part of a message's content; only text is read."""
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(BaseModel):
     """A message of an OpenAI client."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part] | None = None
+    content: Text | list[Part] | None = None
 
     @property
     def text(self) -> str:

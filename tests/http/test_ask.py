@@ -93,6 +93,8 @@ async def test_history_reaches_the_model(client: httpx.AsyncClient, engine: Scri
         (b'{"question": "a", "max_tokens": 0}', "invalid_request"),
         (b'{"question": "a", "history": [{"role": "system", "content": "x"}]}', "invalid_request"),
         (b"\xff\xfe", "invalid_json"),
+        (b'{"question": "\\ud800"}', "invalid_request"),
+        (b'{"question": "a", "history": [{"role": "user", "content": "\\udfff"}]}', "invalid_request"),
     ],
 )
 async def test_a_bad_body_is_refused_before_any_work(
@@ -211,3 +213,15 @@ async def test_a_stopping_service_ends_its_streams_with_an_error_event(
     assert json.loads(data)["error"]["code"] == "service_stopping"
     assert (await client.get("/health/ready")).status_code == 503
     assert (await client.post(ASK, json=QUESTION)).status_code == 503
+
+
+async def test_an_unforeseen_failure_before_the_first_byte_is_a_500_and_the_connection_lives(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    engine.refusal = RuntimeError("a secret")
+    response = await client.post(ASK, json=QUESTION)
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in response.text
+    assert "connection" not in response.headers
+    engine.refusal = None
+    assert (await ask(client))[-1][0] == "done"
