@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +13,30 @@ from pydantic import ValidationError
 
 from ingest.settings import IngestSettings, SettingsFileNotFound
 
+SETTINGS_ERRORS = (SettingsFileNotFound, ValidationError, tomllib.TOMLDecodeError)
+
 if TYPE_CHECKING:
     from ingest.pipeline import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of an ingest."""
-    parser.add_argument("folder", type=Path, help="folder of documents; the knowledge base becomes equal to it")
+    parser.add_argument("folder", type=_path, help="folder of documents; the knowledge base becomes equal to it")
     parser.add_argument("--knowledge-base", metavar="NAME", help="name of the knowledge base (default: the settings')")
     parser.add_argument("--rebuild", action="store_true", help="embed everything anew, e.g. with another embedder")
 
 
+def _path(text: str) -> Path:
+    if not text:  # a script's variable that is not set; Path("") would be the current folder
+        raise argparse.ArgumentTypeError("the folder's name is empty")
+    return Path(text)
+
+
 def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
-    """Ingest and print the report; return 0 when every file is in, 1 when some failed, 2 when nothing was done."""
+    """Ingest and print the report.
+
+    Returns 0 when every file is in, 1 when some failed, 2 when nothing was done, 130 when it was interrupted.
+    """
     from ingest.lock import AlreadyWriting
     from ingest.pipeline import EmptyFolder, FolderNotFound
     from ingest.store import EmbedderMismatch
@@ -35,6 +47,9 @@ def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
     except (AlreadyWriting, EmbedderMismatch, EmptyFolder, FolderNotFound, ModelNotFound) as error:
         print(f"groundwell ingest: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("groundwell ingest: interrupted; the next run finishes it", file=sys.stderr)
+        return 130
 
 
 def _ingest(arguments: argparse.Namespace, settings: IngestSettings) -> int:
@@ -80,8 +95,10 @@ def quiet_libraries() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def plainly(error: SettingsFileNotFound | ValidationError) -> str:
+def plainly(error: Exception) -> str:
     """What is wrong with the settings, without pydantic's dress."""
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return f"{os.environ.get('GROUNDWELL_CONFIG') or 'groundwell.toml'} is not TOML: {error}"
     if not isinstance(error, ValidationError):
         return str(error)
     places = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
@@ -96,7 +113,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         settings = IngestSettings()
-    except (SettingsFileNotFound, ValidationError) as error:
+    except SETTINGS_ERRORS as error:
         parser.error(plainly(error))
     return run(arguments, settings)
 

@@ -45,6 +45,8 @@ class LoadedDocument:
     """What is missing from the text although the file went in."""
     line_is_unit: bool = False
     """A line stands alone, as a row of a table does."""
+    has_lines: bool = False
+    """Lines of the text are lines of the file."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class _Extracted:
     headings: tuple[tuple[int, int, str], ...] = ()
     problems: tuple[str, ...] = ()
     line_is_unit: bool = False
+    has_lines: bool = False
 
 
 def load(path: Path, source: str) -> LoadedDocument:
@@ -78,11 +81,11 @@ class _Broken(Exception):
 
 def _markdown(raw: bytes) -> _Extracted:
     text = decode(raw)
-    return _Extracted(text, headings=_headings(text))
+    return _Extracted(text, headings=_headings(text), has_lines=True)
 
 
 def _plain(raw: bytes) -> _Extracted:
-    return _Extracted(decode(raw))
+    return _Extracted(decode(raw), has_lines=True)
 
 
 def _html(raw: bytes) -> _Extracted:
@@ -113,7 +116,7 @@ def _table(raw: bytes) -> _Extracted:
     rows = [[_one_line(cell) for cell in row] for row in csv.reader(io.StringIO(text), _dialect(text))]
     header = rows[0] if rows else []
     lines = ["; ".join(filter(None, header)), *(_row(header, row) for row in rows[1:])]
-    return _Extracted("\n".join(lines), line_is_unit=True)
+    return _Extracted("\n".join(lines), line_is_unit=True, has_lines=True)
 
 
 def _dialect(text: str) -> type[csv.Dialect]:

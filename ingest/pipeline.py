@@ -13,7 +13,7 @@ from ingest.split import split
 from ingest.store import EmbedderLike, KnowledgeBase
 from ingest.writer import Place, PreparedDocument
 
-RECIPE = "1"
+RECIPE = "2"
 """Raise it when loading or splitting changes what comes out: every file then counts as changed."""
 SUPPORTED = ", ".join(sorted(FORMATS))
 
@@ -109,7 +109,7 @@ def ingest(
 def list_files(folder: Path) -> Listing:
     """The files below `folder` that are not hidden. Raises FolderNotFound and EmptyFolder."""
     if not folder.is_dir():
-        raise FolderNotFound(f"there is no folder {folder}")
+        raise FolderNotFound(f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}")
     unreadable: dict[str, str] = {}
     seen = {_source(path, folder): path for path in _walk(folder, unreadable)}
     files = {source: path for source, path in sorted(seen.items()) if path.suffix.lower() in FORMATS}

@@ -30,7 +30,7 @@ class Chunk:
     end: int
     page: int | None
     line: int | None
-    """Line of the document's text on which the chunk starts, from 1; None where there are pages."""
+    """Line of the file on which the chunk starts, from 1; None where the text's lines are not the file's."""
     heading: str
     """Titles down to the chunk's own, as in `Leave > Sick leave`; empty before the first heading."""
 
@@ -120,7 +120,7 @@ def _chunk(document: LoadedDocument, start: int, end: int) -> Chunk:
     page = (
         document.pages[bisect_right(document.pages, start, key=lambda page: page[0]) - 1][1] if document.pages else None
     )
-    line = None if document.pages else document.text.count("\n", 0, start) + 1
+    line = document.text.count("\n", 0, start) + 1 if document.has_lines else None
     return Chunk(document.text[start:end], start, end, page, line, _heading(document, start, end))
 
 

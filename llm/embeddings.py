@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.embeddings import Embeddings
 
-from llm.models import resolve
+from llm.models import NOT_HERE, ModelNotFound, resolve
 from llm.options import EmbedderOptions
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ class Embedder(Embeddings):
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        return SentenceTransformer(self._folder, device=self.options.device)
+        try:
+            return SentenceTransformer(self._folder, device=self.options.device)
+        except OSError as error:
+            raise ModelNotFound(f"the embedder {self.options.model} cannot be loaded: {NOT_HERE}") from error
 
     @cached_property
     def _tokenizer(self) -> "Tokenizer":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from llm.bridge import LoopThread
-from llm.models import parameter_count, resolve
+from llm.models import NOT_HERE, parameter_count, resolve
 from llm.options import EngineOptions, SamplingOptions, refuse_unknown
 
 if TYPE_CHECKING:
@@ -220,7 +220,9 @@ def _start(options: EngineOptions) -> tuple["AsyncLLM", int | None]:
         if options.fast_start:
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config set it to spawn on CPU
         return _quiet_llm().from_vllm_config(config), parameter_count(folder)
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
+    except OSError as error:
+        raise EngineStartFailed(f"the model {options.model} cannot be loaded: {NOT_HERE}") from error
+    except (ValueError, TypeError, RuntimeError) as error:
         raise EngineStartFailed(f"vLLM did not start with {options.model}: {error}") from error
 
 

@@ -19,6 +19,10 @@ WHEELS = {
 }
 
 
+NOT_HERE = (
+    "it is no folder, no model wheel and not in the hub's cache; set HF_HUB_OFFLINE=0 where the hub can be reached"
+)
+
 log = logging.getLogger(__name__)
 
 

@@ -52,7 +52,7 @@ class SamplingOptions(Options):
 
     model_config = ConfigDict(strict=True)  # a temperature of "0.5" or True is a mistake of the caller
 
-    max_tokens: int = Field(512, ge=1, description="tokens of the answer at most")
+    max_tokens: int = Field(512, ge=1, lt=2**31, description="tokens of the answer at most")
     temperature: float = Field(0.0, ge=0, le=2, description="0 takes the likeliest token")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)

@@ -3,10 +3,7 @@
 import argparse
 import sys
 
-from pydantic import ValidationError
-
 import ingest.__main__ as ingest_command
-from ingest.settings import SettingsFileNotFound
 from rag.settings import Settings
 
 
@@ -17,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         settings = Settings()
-    except (SettingsFileNotFound, ValidationError) as error:
+    except ingest_command.SETTINGS_ERRORS as error:
         parser.error(ingest_command.plainly(error))
     return given.run(given, settings)
 

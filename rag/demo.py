@@ -120,9 +120,9 @@ def show(sources: list[dict[str, Any]], done: dict[str, Any]) -> None:
 
 
 def place(source: dict[str, Any]) -> str:
-    """File with page or line."""
+    """File with page or line, else the heading."""
     where = f"page {source['page']}" if source["page"] else f"line {source['line']}"
-    return f"{source['file']}, {where}"
+    return f"{source['file']}, {where if source['page'] or source['line'] else source['heading']}"
 
 
 def expected_in(sources: list[dict[str, Any]], question: dict[str, Any]) -> bool:

@@ -57,9 +57,17 @@ def install(app: FastAPI) -> None:
     app.add_middleware(_Unforeseen)
 
 
+CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+LARGEST_BODY = 2 * 2**20
+"""Bytes: reading a text into tokens takes seconds for each MiB, and no window holds as much."""
+
+
 class _Unforeseen:
-    """Answers what no handler knows. A handler for Exception would do, but Starlette then raises it again: uvicorn
-    logs it a second time and drops the connection."""
+    """Bounds the body while it is read, and answers what no handler knows.
+
+    A handler for Exception would do for the second, but Starlette then raises it again: uvicorn logs it a second time
+    and drops the connection.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -74,8 +82,18 @@ class _Unforeseen:
             began = True
             await send(message)
 
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > LARGEST_BODY:
+                raise HTTPException(413, f"the body has more than {LARGEST_BODY} bytes, which is the most")
+            return message
+
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, bounded, noting)
         except Exception as error:
             status, content = status_and_body(error)
             if not began:
@@ -100,5 +118,5 @@ async def _bad_body(_: Request, error: Exception) -> JSONResponse:
 
 async def _no_such_route(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    content = body(error.status_code, "not_found" if error.status_code == 404 else "refused", str(error.detail))
+    content = body(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
     return JSONResponse(content, error.status_code, headers=error.headers)

@@ -43,7 +43,7 @@ class AskRequest(BaseModel):
     question: Text
     history: list[Turn] = Field(default_factory=list, max_length=1000)
     stream: bool = True
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, lt=2**31)
     temperature: float | None = Field(None, ge=0, le=2)
 
     def as_question(self) -> Question:

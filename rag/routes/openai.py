@@ -53,19 +53,19 @@ class StreamOptions(BaseModel):
 class ChatCompletionRequest(BaseModel):
     """Body of `POST /v1/chat/completions`; fields it does not name are ignored, as OpenAI clients send many."""
 
-    model: str = ""
+    model: Text = ""
     messages: list[Message] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     n: Literal[1] = 1
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, lt=2**31)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: str | list[str] | None = None
+    stop: Text | list[Text] | None = None
 
     def as_question(self) -> Question:
         """The last user message is the question, what stands before it the conversation."""

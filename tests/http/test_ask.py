@@ -91,6 +91,7 @@ async def test_history_reaches_the_model(client: httpx.AsyncClient, engine: Scri
         (b'{"question": "a", "temprature": 1}', "invalid_request"),
         (b'{"question": "a", "temperature": 3}', "invalid_request"),
         (b'{"question": "a", "max_tokens": 0}', "invalid_request"),
+        (b'{"question": "a", "max_tokens": 100000000000000000000000}', "invalid_request"),
         (b'{"question": "a", "history": [{"role": "system", "content": "x"}]}', "invalid_request"),
         (b"\xff\xfe", "invalid_json"),
         (b'{"question": "\\ud800"}', "invalid_request"),
@@ -224,4 +225,11 @@ async def test_an_unforeseen_failure_before_the_first_byte_is_a_500_and_the_conn
     assert "secret" not in response.text
     assert "connection" not in response.headers
     engine.refusal = None
+    assert (await ask(client))[-1][0] == "done"
+
+
+async def test_a_body_is_bounded_while_it_is_read(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    response = await client.post(ASK, json={"question": "a" * (2 * 2**20)})
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+    assert not engine.submitted
     assert (await ask(client))[-1][0] == "done"

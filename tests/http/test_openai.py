@@ -73,6 +73,8 @@ async def test_sampling_system_text_and_history_reach_the_engine(
         {"messages": [{"role": "system", "content": "only"}]},
         {"messages": MESSAGES, "n": 2},
         {"messages": MESSAGES, "temperature": 9},
+        {"messages": MESSAGES, "max_tokens": 10**23},
+        {"messages": MESSAGES, "stop": ["x"] * 10_000},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
     ],
 )

@@ -93,3 +93,9 @@ def test_each_row_of_a_table_stands_alone_on_its_own_line(loaded) -> None:
     document = loaded("a.csv", 'code;meaning;\nE1;"too; hot";now\n\nE2;;\n')
     assert document.text == "code; meaning\ncode: E1; meaning: too; hot; now\n\ncode: E2"
     assert document.line_is_unit
+
+
+def test_only_a_format_whose_text_is_the_file_has_lines(tmp_path: Path) -> None:
+    for name, has_lines in (("a.md", True), ("a.txt", True), ("a.csv", True), ("a.html", False)):
+        (tmp_path / name).write_text("<p>one</p>\n\ntwo,three\n", encoding="utf-8")
+        assert load(tmp_path / name, name).has_lines is has_lines

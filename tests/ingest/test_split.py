@@ -80,7 +80,7 @@ def test_a_paragraph_is_not_cut_when_it_fits() -> None:
 
 def test_rows_of_a_table_are_not_cut_when_they_fit() -> None:
     rows = [f"code: E{number}; meaning: it is hot. Or cold" for number in range(9)]
-    chunks = chunks_of("\n".join(rows), line_is_unit=True)
+    chunks = chunks_of("\n".join(rows), line_is_unit=True, has_lines=True)
     assert [row for chunk in chunks for row in chunk.text.split("\n")] == rows
     assert [chunk.line for chunk in chunks] == [1 + rows.index(chunk.text.split("\n")[0]) for chunk in chunks]
 
@@ -89,7 +89,7 @@ def test_a_section_begins_a_chunk_that_knows_its_headings() -> None:
     long = "One two three four five six seven eight. " * 5
     text = f"# Leave\n\n{long}\n\n## Sick leave\n\n{long}\n\n# Travel\n\nShort."
     headings = tuple((text.index(line), line.count("#"), line.lstrip("# ")) for line in re.findall("#+ .*", text))
-    chunks = chunks_of(text, limit=60, headings=headings)
+    chunks = chunks_of(text, limit=60, headings=headings, has_lines=True)
     assert [(chunk.heading, chunk.text.split("\n")[0]) for chunk in chunks] == [
         ("Leave", "# Leave"),
         ("Leave > Sick leave", "## Sick leave"),
