@@ -49,56 +49,46 @@ class LoadedDocument:
     """Lines of the text are lines of the file."""
 
 
-@dataclass(frozen=True)
-class _Extracted:
-    text: str
-    pages: tuple[tuple[int, int], ...] = ()
-    headings: tuple[tuple[int, int, str], ...] = ()
-    problems: tuple[str, ...] = ()
-    line_is_unit: bool = False
-    has_lines: bool = False
-
-
 def load(path: Path, source: str) -> LoadedDocument:
     """Read one file; `source` is the name it is cited by.
 
     Raises UnreadableFile with the reason in a plain sentence, and NoText (also an UnreadableFile).
     """
     try:
-        extracted = FORMATS[path.suffix.lower()](path.read_bytes())
+        document = FORMATS[path.suffix.lower()](source, path.read_bytes())
     except OSError as error:
         raise UnreadableFile(path, error.strerror or str(error)) from error
     except (UndecodableText, _Broken) as error:
         raise UnreadableFile(path, str(error)) from error
-    if not extracted.text.strip():
-        raise NoText(path, "no text" + "".join(f" ({problem})" for problem in extracted.problems))
-    return LoadedDocument(source, **vars(extracted))
+    if not document.text.strip():
+        raise NoText(path, "no text" + "".join(f" ({problem})" for problem in document.problems))
+    return document
 
 
 class _Broken(Exception):
     pass
 
 
-def _markdown(raw: bytes) -> _Extracted:
+def _markdown(source: str, raw: bytes) -> LoadedDocument:
     text = decode(raw)
-    return _Extracted(text, headings=_headings(text), has_lines=True)
+    return LoadedDocument(source, text, headings=_headings(text), has_lines=True)
 
 
-def _plain(raw: bytes) -> _Extracted:
-    return _Extracted(decode(raw), has_lines=True)
+def _plain(source: str, raw: bytes) -> LoadedDocument:
+    return LoadedDocument(source, decode(raw), has_lines=True)
 
 
-def _html(raw: bytes) -> _Extracted:
+def _html(source: str, raw: bytes) -> LoadedDocument:
     declared = DECLARED.search(raw[:4096])
     page = decode(raw, declared=declared and declared[1].decode("ascii"))
-    return _from_markdown(_extract(HEAD.sub("", page).encode(), "text/html"))
+    return _from_markdown(source, _extract(HEAD.sub("", page).encode(), "text/html"))
 
 
-def _docx(raw: bytes) -> _Extracted:
-    return _from_markdown(_extract(raw, DOCX))
+def _docx(source: str, raw: bytes) -> LoadedDocument:
+    return _from_markdown(source, _extract(raw, DOCX))
 
 
-def _pdf(raw: bytes) -> _Extracted:
+def _pdf(source: str, raw: bytes) -> LoadedDocument:
     texts = [(page["page_number"], clean(page["content"]).strip()) for page in _extract(raw, "application/pdf").pages]
     pages, start = [], 0
     for number, text in texts:
@@ -107,16 +97,16 @@ def _pdf(raw: bytes) -> _Extracted:
             start += len(text) + 2
     empty = [str(number) for number, text in texts if not text]
     problems = (f"pages without text: {', '.join(empty)}",) if empty else ()
-    return _Extracted("\n\n".join(text for _, text in texts if text), tuple(pages), problems=problems)
+    return LoadedDocument(source, "\n\n".join(text for _, text in texts if text), tuple(pages), problems=problems)
 
 
-def _table(raw: bytes) -> _Extracted:
+def _table(source: str, raw: bytes) -> LoadedDocument:
     """Each row becomes one line `header: value; header: value`, so that it can stand alone; line n is record n."""
     text = decode(raw)
     rows = [[_one_line(cell) for cell in row] for row in csv.reader(io.StringIO(text), _dialect(text))]
     header = rows[0] if rows else []
     lines = ["; ".join(filter(None, header)), *(_row(header, row) for row in rows[1:])]
-    return _Extracted("\n".join(lines), line_is_unit=True, has_lines=True)
+    return LoadedDocument(source, "\n".join(lines), line_is_unit=True, has_lines=True)
 
 
 def _dialect(text: str) -> type[csv.Dialect]:
@@ -135,7 +125,7 @@ def _row(header: list[str], row: list[str]) -> str:
     return "; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=False) if cell)
 
 
-FORMATS: dict[str, Callable[[bytes], _Extracted]] = {
+FORMATS: dict[str, Callable[[str, bytes], LoadedDocument]] = {
     ".md": _markdown,
     ".markdown": _markdown,
     ".txt": _plain,
@@ -166,7 +156,7 @@ def _plainly(message: str) -> str:
     return f"is broken or not what its suffix says ({': '.join(message.splitlines()[0].split(': ')[:2])})"
 
 
-def _from_markdown(result: Any) -> _Extracted:
+def _from_markdown(source: str, result: Any) -> LoadedDocument:
     """Take the headings of kreuzberg's markdown, then take out the backslashes it put before punctuation."""
     marked = clean(result.content)
     headings, text, taken = [], "", 0
@@ -174,7 +164,7 @@ def _from_markdown(result: Any) -> _Extracted:
         text += ESCAPED.sub(r"\1", marked[taken:start])
         headings.append((len(text), level, ESCAPED.sub(r"\1", title)))
         taken = start
-    return _Extracted(text + ESCAPED.sub(r"\1", marked[taken:]), headings=tuple(headings))
+    return LoadedDocument(source, text + ESCAPED.sub(r"\1", marked[taken:]), headings=tuple(headings))
 
 
 def _headings(markdown: str) -> tuple[tuple[int, int, str], ...]:

@@ -20,9 +20,9 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from llm.bridge import iterate_blocking, iterate_from
-from llm.engine import NORMAL, Delta, EngineLike, InvalidRequest
 from llm.options import SamplingOptions, refuse_unknown
 from llm.prompting import PromptEncoder, PromptTooLong
+from llm.protocol import NORMAL, Delta, EngineLike, InvalidRequest
 
 # LangChain's standard parameters that mean nothing to an engine in this process; taken, so that models can be swapped.
 REMOTE_ONLY = ("api_key", "base_url", "max_retries", "streaming", "timeout")
@@ -116,7 +116,8 @@ class ChatVLLM(BaseChatModel):
         priority: int = NORMAL,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        async with aclosing(self._from_here(messages, stop, priority, kwargs)) as chunks:
+        here = iterate_from(self._chunks(messages, stop, priority, kwargs), self._engine.loop)
+        async with aclosing(here) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -127,8 +128,7 @@ class ChatVLLM(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        chunks = self._astream(messages, stop, **kwargs)
-        return await agenerate_from_stream(chunks)
+        return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
 
     def _stream(
         self,
@@ -149,11 +149,6 @@ class ChatVLLM(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         return generate_from_stream(self._stream(messages, stop, **kwargs))
-
-    def _from_here(
-        self, messages: list[BaseMessage], stop: list[str] | None, priority: int, kwargs: dict[str, Any]
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
-        return iterate_from(self._chunks(messages, stop, priority, kwargs), self._engine.loop)
 
     async def _chunks(
         self, messages: list[BaseMessage], stop: list[str] | None, priority: int, kwargs: dict[str, Any]

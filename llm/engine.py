@@ -4,92 +4,28 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from llm.bridge import LoopThread
 from llm.models import NOT_HERE, parameter_count, resolve
 from llm.options import EngineOptions, SamplingOptions, refuse_unknown
+from llm.protocol import (
+    NORMAL,
+    Delta,
+    EngineBusy,
+    EngineStartFailed,
+    EngineStopping,
+    EngineUnavailable,
+    Generation,
+    InvalidRequest,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
     from vllm.config import VllmConfig
     from vllm.v1.engine.async_llm import AsyncLLM
-
-# Lower goes first; takes effect because the engine is started with vLLM's "priority" scheduling policy.
-NORMAL, URGENT = 0, -1
-
-
-class EngineStartFailed(Exception):
-    """vLLM refused its options or died while it started."""
-
-
-class EngineUnavailable(Exception):
-    """The engine has died; the process has to be started again."""
-
-
-class EngineStopping(Exception):
-    """The engine is being stopped: nothing new is taken, what ran has been broken off."""
-
-
-class EngineBusy(Exception):
-    """vLLM's own limit on queued requests or tokens is reached."""
-
-
-class InvalidRequest(ValueError):
-    """vLLM refused the request's ids or sampling options."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What one step added: text (may be empty while a character or stop string is incomplete) and its token ids.
-
-    `finish_reason` is None until the last delta, then vLLM's: stop, length or repetition; `stop_reason` is the stop
-    string or token id, None for the end token. `cached_tokens` of the prompt came from the prefix cache.
-    """
-
-    text: str
-    token_ids: Sequence[int]
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    cached_tokens: int = 0
-
-
-class Generation(Protocol):
-    """One admitted request: iterate its deltas; `aclose` at any moment aborts it."""
-
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
-
-    async def aclose(self) -> None: ...
-
-
-class EngineLike(Protocol):
-    """What the chat model needs of an engine; `tests/fakes.py` holds a scripted one."""
-
-    model: str
-    max_model_len: int
-    loop: asyncio.AbstractEventLoop
-    tokenizer: "PreTrainedTokenizerBase"
-    parameters: int | None
-
-    async def submit(self, prompt_ids: list[int], sampling: SamplingOptions, *, priority: int = NORMAL) -> Generation:
-        """Hand token ids to the engine; returns once it has admitted them. Call on `loop`."""
-        ...
-
-    async def health(self) -> None:
-        """Return when the engine can answer. Raises EngineUnavailable or EngineStopping."""
-        ...
-
-    async def stop_accepting(self) -> None:
-        """Take nothing new and break off what runs: its iterators raise EngineStopping."""
-        ...
-
-    @property
-    def unfinished(self) -> int:
-        """Requests running or waiting."""
-        ...
 
 
 class Engine:
@@ -251,7 +187,7 @@ def _configure(options: EngineOptions, folder: str) -> "VllmConfig":
         "max_model_len": options.max_model_len,
         "dtype": options.dtype,
         "tensor_parallel_size": options.tensor_parallel_size,
-        "scheduling_policy": "priority",
+        "scheduling_policy": "priority",  # else vLLM ignores a request's priority
         "use_tqdm_on_load": False,
     }
     given |= _on_cpu(options) if current_platform.is_cpu() else _on_gpu(options)

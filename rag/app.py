@@ -15,8 +15,9 @@ from starlette.staticfiles import StaticFiles
 from ingest.lexical import terms
 from ingest.store import EmbedderLike
 from llm.chat import ChatVLLM
-from llm.engine import Engine, EngineLike, EngineStartFailed
+from llm.engine import Engine
 from llm.models import ModelNotFound
+from llm.protocol import EngineLike, EngineStartFailed
 from rag import errors
 from rag.library import Library
 from rag.routes import ask, openai, operations

@@ -8,7 +8,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from llm.chat import ChatVLLM
-from llm.engine import URGENT
+from llm.protocol import URGENT
 from rag.profile import Profile
 
 MAX_TOKENS = 64

@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingest.store import EmbedderMismatch, UnknownKnowledgeBase
-from llm.engine import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
 from llm.prompting import PromptTooLong, UnsupportedContent
+from llm.protocol import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
 from rag.answer import EmptyQuestion
 from rag.library import EmptyKnowledgeBase
 
@@ -29,6 +29,10 @@ TABLE: dict[type[Exception], tuple[int, str]] = {
     EngineStopping: (503, "service_stopping"),
     EngineUnavailable: (503, "engine_unavailable"),
 }
+
+CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+LARGEST_BODY = 2 * 2**20
+"""Bytes: reading a text into tokens takes seconds for each MiB, and no window holds as much."""
 
 log = logging.getLogger(__name__)
 
@@ -54,19 +58,35 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _failure)
     app.add_exception_handler(RequestValidationError, _bad_body)
     app.add_exception_handler(HTTPException, _no_such_route)
+    app.add_middleware(_BoundedBody)
     app.add_middleware(_Unforeseen)
 
 
-CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
-LARGEST_BODY = 2 * 2**20
-"""Bytes: reading a text into tokens takes seconds for each MiB, and no window holds as much."""
+class _BoundedBody:
+    """Refuses a body that is too large while it is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > LARGEST_BODY:
+                raise HTTPException(413, f"the body has more than {LARGEST_BODY} bytes, which is the most")
+            return message
+
+        await self._app(scope, bounded, send)
 
 
 class _Unforeseen:
-    """Bounds the body while it is read, and answers what no handler knows.
+    """Answers what no handler knows.
 
-    A handler for Exception would do for the second, but Starlette then raises it again: uvicorn logs it a second time
-    and drops the connection.
+    A handler for Exception would do, but Starlette then raises it again: uvicorn logs it a second time and drops the
+    connection.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -82,18 +102,8 @@ class _Unforeseen:
             began = True
             await send(message)
 
-        read = 0
-
-        async def bounded() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > LARGEST_BODY:
-                raise HTTPException(413, f"the body has more than {LARGEST_BODY} bytes, which is the most")
-            return message
-
         try:
-            await self._app(scope, bounded, noting)
+            await self._app(scope, receive, noting)
         except Exception as error:
             status, content = status_and_body(error)
             if not began:

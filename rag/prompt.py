@@ -53,10 +53,11 @@ def build_prompt(
     passages = list(passages[: profile.passages])
     turns = _pairs(history)[-profile.history_turns :] if profile.history_turns else []
     system = SystemMessage("\n\n".join(filter(None, [profile.system, instructions])))
+    texts = _passage_texts(passages, question, profile)
 
     def messages(deal: _Deal) -> list[BaseMessage]:
         kept = [message for pair in turns[len(turns) - deal.turns :] for message in pair]
-        return [system, *kept, HumanMessage(_user_text(question, passages[: deal.passages], profile))]
+        return [system, *kept, HumanMessage("\n\n".join([*texts[: deal.passages], question]))]
 
     if count is None or window is None:
         return Prompt(messages(_Deal(len(turns), len(passages))), None, passages)
@@ -98,12 +99,10 @@ def _pairs(history: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
     return pairs
 
 
-def _user_text(question: str, passages: Sequence[Document], profile: Profile) -> str:
+def _passage_texts(passages: Sequence[Document], question: str, profile: Profile) -> list[str]:
     if profile.citations == "match":
-        texts = [_nearest(passage.page_content, question, profile.sentences) for passage in passages]
-        return "\n\n".join([*texts, question])
-    numbered = [_numbered(number, passage) for number, passage in enumerate(passages, start=1)]
-    return "\n\n".join([*numbered, question])
+        return [_nearest(passage.page_content, question, profile.sentences) for passage in passages]
+    return [_numbered(number, passage) for number, passage in enumerate(passages, start=1)]
 
 
 def _nearest(text: str, question: str, sentences: int | None) -> str:

@@ -41,7 +41,7 @@ class AskRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     question: Text
-    history: list[Turn] = Field(default_factory=list, max_length=1000)
+    history: list[Turn] = Field(default_factory=list)
     stream: bool = True
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     temperature: float | None = Field(None, ge=0, le=2)

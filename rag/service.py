@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from llm.chat import ChatVLLM
-from llm.engine import EngineLike
+from llm.protocol import EngineLike
 from rag.answer import Event, Question, answer
 from rag.library import Library
 from rag.profile import Profile

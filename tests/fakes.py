@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from llm.engine import Delta, EngineStopping
 from llm.options import SamplingOptions
+from llm.protocol import Delta, EngineStopping
 
 TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+|[^\w\s]")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm.engine import Delta, EngineStopping, Generation
 from llm.options import SamplingOptions
+from llm.protocol import Delta, EngineStopping, Generation
 from tests.fakes import ScriptedEngine, byte_tokenizer
 
 SAMPLING = SamplingOptions()

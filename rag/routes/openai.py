@@ -20,7 +20,6 @@ from rag.service import Service
 from rag.streaming import EventStream, encode, first_of, while_connected
 
 router = APIRouter(prefix="/v1")
-FINISH_REASONS = {"length": "length"}  # every other end is OpenAI's "stop"
 
 
 class Part(BaseModel):
@@ -154,7 +153,7 @@ def _annotations(done: Done) -> list[dict[str, Any]]:
 
 
 def _finish_reason(done: Done) -> str:
-    return FINISH_REASONS.get(done.finish_reason, "stop")
+    return "length" if done.finish_reason == "length" else "stop"  # OpenAI knows no repetition
 
 
 def _usage(done: Done) -> dict[str, Any]:

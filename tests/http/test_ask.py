@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llm.engine import EngineBusy, EngineUnavailable
+from llm.protocol import EngineBusy, EngineUnavailable
 from tests.fakes import ScriptedEngine, WordCountEmbedder
 from tests.server import events, until
 
@@ -233,3 +233,13 @@ async def test_a_body_is_bounded_while_it_is_read(client: httpx.AsyncClient, eng
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
     assert not engine.submitted
     assert (await ask(client))[-1][0] == "done"
+
+
+async def test_a_long_conversation_loses_its_oldest_turns_and_is_answered(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    turn = [{"role": "user", "content": "Is there leave? " * 20}, {"role": "assistant", "content": "Yes."}]
+    got = await ask(client, history=turn * 1000, max_tokens=8)
+    assert got[-1][0] == "done"
+    assert got[0][1]["prompt_tokens"] == len(engine.submitted[-1].prompt_ids) <= engine.max_model_len - 8
+    assert got[0][1]["dropped_turns"] > 0

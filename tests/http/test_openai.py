@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from llm.engine import EngineUnavailable
+from llm.protocol import EngineUnavailable
 from tests.fakes import ScriptedEngine
 from tests.server import until
 

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from llm.bridge import LoopThread, SyncCallOnLoop
 from llm.chat import ChatVLLM
-from llm.engine import NORMAL, URGENT, EngineBusy, EngineUnavailable, InvalidRequest
 from llm.options import SamplingOptions
 from llm.prompting import PromptTooLong, UnsupportedContent
+from llm.protocol import NORMAL, URGENT, EngineBusy, EngineUnavailable, InvalidRequest
 from tests.fakes import ScriptedEngine
 from tests.llm.conftest import until
 

@@ -10,9 +10,10 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from llm.chat import ChatVLLM
-from llm.engine import Engine, InvalidRequest
+from llm.engine import Engine
 from llm.options import SamplingOptions
 from llm.prompting import PromptTooLong
+from llm.protocol import InvalidRequest
 from tests.model.conftest import WINDOW
 
 LONG = {"max_tokens": 2000, "ignore_eos": True}

@@ -9,8 +9,8 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel, G
 from langchain_core.messages import AIMessage, HumanMessage
 
 from llm.chat import ChatVLLM
-from llm.engine import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
 from llm.prompting import PromptTooLong
+from llm.protocol import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
 from rag.answer import Done, EmptyQuestion, Event, Question, Sources, Token, answer
 from rag.profile import LARGE, SMALL, Profile
 from rag.retriever import HybridRetriever

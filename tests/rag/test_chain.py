@@ -9,7 +9,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePick
 
 from llm.bridge import LoopThread, SyncCallOnLoop
 from llm.chat import ChatVLLM
-from llm.engine import EngineUnavailable
+from llm.protocol import EngineUnavailable
 from rag.answer import EmptyQuestion
 from rag.chain import rag_chain
 from rag.profile import AnswerOptions

@@ -5,7 +5,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from llm.chat import ChatVLLM
-from llm.engine import URGENT, EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
+from llm.protocol import URGENT, EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
 from rag.condense import standalone
 from rag.profile import LARGE, SMALL
 

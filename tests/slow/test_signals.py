@@ -50,3 +50,21 @@ def runs(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_an_engine_that_dies_ends_the_stream_with_an_error_event_and_is_not_ready(home: Path) -> None:
+    with running(home) as service:
+        engine = next(child for child in service.children() if "VLLM" in child.name())
+        with httpx.stream("POST", service.address + ASK, json=LONG, timeout=60, trust_env=False) as response:
+            stream = events(response)
+            while next(stream)[0] != "token":
+                pass
+            engine.kill()
+            name, data = list(stream)[-1]
+        assert name == "error"
+        assert data["error"]["code"] == "engine_unavailable"
+        assert httpx.get(service.address + "health/ready", trust_env=False).status_code == 503
+        again = httpx.post(service.address + ASK, json=LONG, timeout=60, trust_env=False)
+        assert (again.status_code, again.json()["error"]["code"]) == (503, "engine_unavailable")
+        terminate(service)
+        assert service.process.wait(10) == 0
