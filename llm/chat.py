@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from llm.bridge import iterate_blocking, iterate_from
 from llm.options import SamplingOptions, refuse_unknown
 from llm.prompting import PromptEncoder, PromptTooLong
-from llm.protocol import NORMAL, Delta, EngineLike, InvalidRequest
+from llm.protocol import Delta, EngineLike, InvalidRequest
 
 # LangChain's standard parameters that mean nothing to an engine in this process; taken, so that models can be swapped.
 REMOTE_ONLY = ("api_key", "base_url", "max_retries", "streaming", "timeout")
@@ -74,9 +74,7 @@ class ChatVLLM(BaseChatModel):
         # LangChain's cache key: without this, two models that differ in their own `stop` only would share answers.
         return super()._get_invocation_params(stop=stop or self.sampling.stop, **kwargs)
 
-    def _get_ls_params(
-        self, stop: list[str] | None = None, *, priority: int = NORMAL, **kwargs: Any
-    ) -> LangSmithParams:
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         sampling = self._sampling(stop, kwargs)
         return LangSmithParams(
             ls_provider="vllm",
@@ -112,11 +110,9 @@ class ChatVLLM(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        *,
-        priority: int = NORMAL,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        here = iterate_from(self._chunks(messages, stop, priority, kwargs), self._engine.loop)
+        here = iterate_from(self._chunks(messages, stop, kwargs), self._engine.loop)
         async with aclosing(here) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -135,11 +131,9 @@ class ChatVLLM(BaseChatModel):
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None,
-        *,
-        priority: int = NORMAL,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        yield from iterate_blocking(self._chunks(messages, stop, priority, kwargs), self._engine.loop)
+        yield from iterate_blocking(self._chunks(messages, stop, kwargs), self._engine.loop)
 
     def _generate(
         self,
@@ -151,14 +145,14 @@ class ChatVLLM(BaseChatModel):
         return generate_from_stream(self._stream(messages, stop, **kwargs))
 
     async def _chunks(
-        self, messages: list[BaseMessage], stop: list[str] | None, priority: int, kwargs: dict[str, Any]
+        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[ChatGenerationChunk, None]:
         """The one path: runs on the engine's loop."""
         sampling = self._sampling(stop, kwargs)
         ids = await asyncio.to_thread(self.encoder.encode, messages)
         if len(ids) >= self._engine.max_model_len:
             raise PromptTooLong(len(ids), self._engine.max_model_len)
-        generation = await self._engine.submit(ids, sampling, priority=priority)
+        generation = await self._engine.submit(ids, sampling)
         async with aclosing(generation):
             yield self._opening(len(ids))
             cached = 0

@@ -1,57 +1,61 @@
-"""Start, use and stop vLLM's async engine: the only file that knows vLLM's API (0.32)."""
+"""Use and stop vLLM's async engine; with `llm.launch`, which starts it, the only file that knows vLLM's API."""
 
 import asyncio
-import os
-import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from llm import vllm_names
 from llm.bridge import LoopThread
-from llm.models import NOT_HERE, parameter_count, resolve
-from llm.options import EngineOptions, SamplingOptions, refuse_unknown
+from llm.launch import Launched, launch
+from llm.options import EngineOptions, SamplingOptions
+from llm.output import parsers_of
 from llm.protocol import (
-    NORMAL,
+    Candidate,
     Delta,
     EngineBusy,
-    EngineStartFailed,
     EngineStopping,
     EngineUnavailable,
     Generation,
     InvalidRequest,
+    TokenLogprobs,
 )
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-    from vllm.config import VllmConfig
-    from vllm.v1.engine.async_llm import AsyncLLM
+
+OURS = ("best_of", "use_beam_search", "length_penalty", "max_length", "priority", "cache_salt")
+"""Sampling options that are not fields of vLLM's SamplingParams."""
 
 
 class Engine:
     """vLLM's AsyncLLM, bound to the event loop it was started on."""
 
-    def __init__(self, llm: "AsyncLLM", options: EngineOptions, parameters: int | None) -> None:
+    def __init__(self, launched: Launched, options: EngineOptions) -> None:
+        llm = launched.llm
         self._llm = llm
         self._stopping = False
         self._open: dict[str, _Request] = {}
         self._defaults = llm.model_config.get_diff_sampling_param()
         self.model = options.model
-        self.parameters = parameters
+        self.parameters = launched.parameters
         self.max_model_len: int = llm.model_config.max_model_len
         self.tokenizer = cast("PreTrainedTokenizerBase", llm.get_tokenizer())
+        self.tool_call_parser, self.reasoning_parser = parsers_of(options, self.tokenizer)
         self.loop = asyncio.get_running_loop()
 
     @classmethod
     @asynccontextmanager
     async def start(cls, options: EngineOptions) -> AsyncIterator["Engine"]:
         """Start vLLM (20–40 s on a CPU), stop it at the end of the block. Raises EngineStartFailed, ModelNotFound."""
-        llm, parameters = await asyncio.to_thread(_start, options)
+        launched = await asyncio.to_thread(launch, options)
         try:
-            yield cls(llm, options, parameters)
+            yield cls(launched, options)
         finally:
             # AsyncLLM.shutdown blocks for seconds; on the loop it would hold up the last bytes of the streams.
-            await asyncio.shield(asyncio.to_thread(llm.shutdown))
+            await asyncio.shield(asyncio.to_thread(launched.llm.shutdown))
 
     @classmethod
     @contextmanager
@@ -70,21 +74,29 @@ class Engine:
         """Requests running or waiting, by vLLM's own count."""
         return self._llm.get_num_unfinished_requests()
 
-    async def submit(self, prompt_ids: list[int], sampling: SamplingOptions, *, priority: int = NORMAL) -> Generation:
+    async def submit(
+        self,
+        prompt_ids: list[int],
+        sampling: SamplingOptions,
+        *,
+        adapter: str | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> Generation:
         """Hand token ids to vLLM; returns once it has admitted them.
 
         Raises InvalidRequest, EngineBusy, EngineUnavailable or EngineStopping; nothing has then been started.
         """
         if self._stopping:
             raise EngineStopping("the service is stopping and takes no new request")
-        from vllm.inputs import tokens_input
-
         request = _Request(self, f"groundwell-{uuid.uuid4().hex}")
         self._open[request.id] = request
         try:
-            params = _sampling_params(sampling, self._defaults)
             request.outputs = await self._llm.add_request(
-                request.id, tokens_input(prompt_ids), params, priority=priority
+                request.id,
+                _prompt(prompt_ids, sampling),
+                _sampling_params(sampling, self._defaults, prompt_tokens=len(prompt_ids)),
+                priority=sampling.priority,
+                reasoning_ended=reasoning_ended,
             )
         except BaseException as error:
             await request.aclose()
@@ -92,6 +104,29 @@ class Engine:
                 raise _translated(error) from error
             raise
         return request
+
+    async def beam_search(
+        self, prompt_ids: list[int], sampling: SamplingOptions, *, adapter: str | None = None
+    ) -> list[Delta]:
+        """The `sampling.n` best beams of width `best_of` (else `n`), best first, each as one delta. Raises as `submit`.
+
+        vLLM's own search (`BeamSearchOnlineMixin`): one request a beam and token, its prompt is in the cache; the
+        width is at most half of the engine's `max_logprobs`.
+        """
+        if self._stopping:
+            raise EngineStopping("the service is stopping and takes no new request")
+        search = vllm_names.BeamSearchOnlineMixin.__new__(type("Search", (vllm_names.BeamSearchOnlineMixin,), {}))
+        search.engine_client, search.renderer = self._llm, self._llm.renderer
+        try:
+            found = search.beam_search(
+                _prompt(prompt_ids, sampling),
+                f"groundwell-{uuid.uuid4().hex}",
+                _beam_search_params(sampling, prompt_tokens=len(prompt_ids)),
+            )
+            outputs = [output async for output in found]
+        except Exception as error:
+            raise _translated(error) from error
+        return [_delta(choice, outputs[-1]) for choice in outputs[-1].outputs[: sampling.n]]
 
     async def health(self) -> None:
         """Return when the engine can answer. Raises EngineUnavailable or EngineStopping."""
@@ -116,25 +151,29 @@ class _Request:
         self.outputs: Any = None
         self._engine = engine
         self._finished = False
+        self._pending: deque[Delta] = deque()
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
 
     async def __anext__(self) -> Delta:
-        if self._finished:
-            raise StopAsyncIteration
+        while not self._pending:
+            if self._finished:
+                raise StopAsyncIteration
+            await self._receive()
+        return self._pending.popleft()
+
+    async def _receive(self) -> None:
         try:
             # As AsyncLLM.generate does: no task switch while outputs are at hand.
             output = self.outputs.get_nowait() or await self.outputs.get()
         except Exception as error:
             raise self._broken_off(_translated(error)) from error
         self._finished = output.finished
-        choice = output.outputs[0]
-        if choice.finish_reason in ("abort", "error"):
-            raise self._broken_off(EngineUnavailable(f"vLLM ended the request with {choice.finish_reason!r}"))
-        return Delta(
-            choice.text, choice.token_ids, choice.finish_reason, choice.stop_reason, output.num_cached_tokens or 0
-        )
+        for choice in output.outputs:
+            if choice.finish_reason in ("abort", "error"):
+                raise self._broken_off(EngineUnavailable(f"vLLM ended the request with {choice.finish_reason!r}"))
+            self._pending.append(_delta(choice, output))
 
     def _broken_off(self, error: Exception) -> Exception:
         if self._engine._stopping:
@@ -148,116 +187,83 @@ class _Request:
             await self._engine._llm.abort(self.id)
 
 
-def _start(options: EngineOptions) -> tuple["AsyncLLM", int | None]:
-    folder = resolve(options.model)
-    _prepare_environment()
-    try:
-        config = _configure(options, folder)
-        if options.fast_start:
-            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config set it to spawn on CPU
-        return _quiet_llm().from_vllm_config(config), parameter_count(folder)
-    except OSError as error:
-        raise EngineStartFailed(f"the model {options.model} cannot be loaded: {NOT_HERE}") from error
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise EngineStartFailed(f"vLLM did not start with {options.model}: {error}") from error
+def _prompt(prompt_ids: list[int], sampling: SamplingOptions) -> Any:
+    return vllm_names.tokens_input(prompt_ids, cache_salt=sampling.cache_salt)
 
 
-def _prepare_environment() -> None:
-    """Set what vLLM reads from the environment when it is imported, unless the user has set it already."""
-    defaults = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "PYTHONWARNINGS": "ignore::FutureWarning",  # for vLLM's processes: torch's deprecations are not the user's
-        # One core stays free for the service: two OpenMP threads on two cores collapse under any other load.
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) - 1)),
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+def _sampling_params(sampling: SamplingOptions, defaults: dict[str, Any], *, prompt_tokens: int) -> Any:
+    given = defaults | sampling.model_dump(exclude_none=True, exclude=set(OURS))
+    given["max_tokens"] = _room(sampling, prompt_tokens)
+    if sampling.best_of and sampling.best_of > 1:
+        given |= {"n": sampling.best_of, "logprobs": sampling.logprobs or 0}
+    if sampling.structured_outputs is not None:
+        given["structured_outputs"] = vllm_names.StructuredOutputsParams(**sampling.structured_outputs)
+    return vllm_names.SamplingParams(**given, output_kind=vllm_names.RequestOutputKind.DELTA)
 
 
-def _configure(options: EngineOptions, folder: str) -> "VllmConfig":
-    from vllm import AsyncEngineArgs
-    from vllm.platforms import current_platform
-
-    for name in options.vllm:
-        refuse_unknown(name, AsyncEngineArgs.__dataclass_fields__, what="vllm.AsyncEngineArgs")
-    given: dict[str, Any] = {
-        "model": folder,
-        "served_model_name": options.model,  # else the metrics show the folder
-        "max_model_len": options.max_model_len,
-        "dtype": options.dtype,
-        "tensor_parallel_size": options.tensor_parallel_size,
-        "scheduling_policy": "priority",  # else vLLM ignores a request's priority
-        "use_tqdm_on_load": False,
-    }
-    given |= _on_cpu(options) if current_platform.is_cpu() else _on_gpu(options)
-    return AsyncEngineArgs(**(given | options.vllm)).create_engine_config()
+def _beam_search_params(sampling: SamplingOptions, *, prompt_tokens: int) -> Any:
+    return vllm_names.BeamSearchParams(
+        beam_width=sampling.best_of or sampling.n,
+        max_tokens=_room(sampling, prompt_tokens),
+        ignore_eos=sampling.ignore_eos,
+        temperature=sampling.temperature,
+        length_penalty=1.0 if sampling.length_penalty is None else sampling.length_penalty,
+        include_stop_str_in_output=sampling.include_stop_str_in_output,
+    )
 
 
-def _on_cpu(options: EngineOptions) -> dict[str, Any]:
-    # The first request with logprobs would otherwise compile C++ for up to 27 s, or kill an engine without compiler.
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    fast = _has_fast_bfloat16()
-    given: dict[str, Any] = {
-        "enforce_eager": True,
-        "kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30),
-        "max_num_seqs": options.max_num_seqs or 16,
-        # A step cannot be broken off: so many tokens of prompt take about half a second, which everybody else waits.
-        "max_num_batched_tokens": 512 if fast else 128,
-        "block_size": 32,  # the default of 128 would cache prefixes in steps of 128 tokens only
-    }
-    if options.dtype == "auto" and not fast:
-        given["dtype"] = "float32"
-    if options.tensor_parallel_size == 1:
-        # Without a separate worker process, which would spin on a second core.
-        given["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-    return given
+def _room(sampling: SamplingOptions, prompt_tokens: int) -> int:
+    if sampling.max_length is None:
+        return sampling.max_tokens
+    if prompt_tokens >= sampling.max_length:
+        raise InvalidRequest(f"the prompt has {prompt_tokens} tokens, max_length {sampling.max_length} leaves no room")
+    return min(sampling.max_tokens, sampling.max_length - prompt_tokens)
 
 
-def _has_fast_bfloat16() -> bool:
-    """Whether the CPU has AVX-512; without it bfloat16 reads prompts 3 times slower than float32."""
-    import torch
-
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-def _on_gpu(options: EngineOptions) -> dict[str, Any]:
-    given: dict[str, Any] = {"gpu_memory_utilization": options.gpu_memory_utilization}
-    if options.max_num_seqs:
-        given["max_num_seqs"] = options.max_num_seqs
-    return given
-
-
-def _quiet_llm() -> type["AsyncLLM"]:
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    class QuietAsyncLLM(AsyncLLM):
-        def __del__(self, _finalizing: Any = sys.is_finalizing) -> None:
-            if not _finalizing():  # at interpreter exit the parent's __del__ fails with a TypeError
-                super().__del__()
-
-    return QuietAsyncLLM
+def _delta(choice: Any, output: Any) -> Delta:
+    return Delta(
+        choice.text,
+        choice.token_ids,
+        choice.finish_reason,
+        choice.stop_reason,
+        output.num_cached_tokens or 0,
+        choice.index,
+        _logprobs(choice),
+        choice.cumulative_logprob,
+        [_token_logprobs(place) for place in output.prompt_logprobs or ()] or None,
+    )
 
 
-def _sampling_params(sampling: SamplingOptions, defaults: dict[str, Any]) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+def _logprobs(choice: Any) -> Sequence[TokenLogprobs] | None:
+    if not choice.logprobs:
+        return None
+    places = zip(choice.token_ids, choice.logprobs, strict=False)  # a finished beam has one more: its end token
+    return [TokenLogprobs(_candidate(token, place[token]), _best_first(place)) for token, place in places]
 
-    given = sampling.model_dump(exclude_none=True)
-    return SamplingParams(**(defaults | given), output_kind=RequestOutputKind.DELTA)
+
+def _token_logprobs(place: Mapping[int, Any] | None) -> TokenLogprobs | None:
+    if not place:
+        return None
+    token = next(iter(place))  # vLLM puts the token that stands there first
+    return TokenLogprobs(_candidate(token, place[token]), _best_first(place))
+
+
+def _best_first(place: Mapping[int, Any]) -> list[Candidate]:
+    return [_candidate(token, place[token]) for token in sorted(place, key=lambda token: place[token].rank)]
+
+
+def _candidate(token_id: int, found: Any) -> Candidate:
+    return Candidate(token_id, found.decoded_token or "", found.logprob)
 
 
 def _translated(error: Exception) -> Exception:
     """Return our exception for one of vLLM's; any other comes back as it is."""
-    from vllm.exceptions import GracefulHTTPError, VLLMClientError
-    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
-
-    if isinstance(error, EngineDeadError):
+    if isinstance(error, vllm_names.EngineDeadError):
         return EngineUnavailable("the vLLM engine has died: see its log, then restart the service")
-    if isinstance(error, GracefulHTTPError):
+    if isinstance(error, vllm_names.GracefulHTTPError):
         return EngineBusy(str(error))
-    if isinstance(error, VLLMClientError):
+    if isinstance(error, (vllm_names.VLLMClientError, ValueError, TypeError)):
         return InvalidRequest(str(error))
-    if isinstance(error, EngineGenerateError):
+    if isinstance(error, vllm_names.EngineGenerateError):
         return InvalidRequest(f"vLLM refused the request: {error.__cause__ or error}")
     return error

@@ -44,15 +44,28 @@ class EngineOptions(Options):
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one model")
     max_num_seqs: int | None = Field(None, ge=1, description="requests in one batch; None: 16 on CPU, vLLM's on GPU")
     fast_start: bool = Field(False, description="fork the engine instead of spawning it (tests; CPU only)")
+    tool_call_parser: str = Field("auto", description="vLLM's parser of tool calls; auto: by the chat template")
+    reasoning_parser: str = Field("auto", description="vLLM's parser of reasoning; auto: by the chat template")
     vllm: dict[str, Any] = Field(default_factory=dict, description="further fields of vllm.AsyncEngineArgs")
 
 
 class SamplingOptions(Options):
-    """How one answer is drawn, in vLLM's names and ranges (`vllm.SamplingParams`); None leaves the model's default."""
+    """How one answer is drawn, in vLLM's names and ranges (`vllm.SamplingParams`); None leaves the model's default.
+
+    `best_of` draws so many choices and keeps the `n` with the highest cumulative log-probability, best first;
+    `use_beam_search` keeps the `n` best of `n` beams. `max_length` counts the prompt too. `priority`: lower goes first.
+    Requests with different `cache_salt` share no prefix in the cache.
+    """
 
     model_config = ConfigDict(strict=True)  # a temperature of "0.5" or True is a mistake of the caller
 
     max_tokens: int = Field(512, ge=1, lt=2**31, description="tokens of the answer at most")
+    min_tokens: int | None = Field(None, ge=0)
+    max_length: int | None = Field(None, ge=1, description="tokens of prompt and answer at most")
+    n: int = Field(1, ge=1, le=128, description="choices")
+    best_of: int | None = Field(None, ge=1, le=128)
+    use_beam_search: bool = False
+    length_penalty: float | None = None
     temperature: float = Field(0.0, ge=0, le=2, description="0 takes the likeliest token")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
@@ -62,7 +75,21 @@ class SamplingOptions(Options):
     repetition_penalty: float | None = Field(None, gt=0, le=2)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: list[str] = Field(default_factory=list, max_length=16)
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    logprobs: int | None = Field(None, ge=-1, description="likeliest tokens reported for each place")
+    prompt_logprobs: int | None = Field(None, ge=-1)
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    structured_outputs: dict[str, Any] | None = Field(None, description="vllm.StructuredOutputsParams: json, regex, …")
+    thinking_token_budget: int | None = Field(None, ge=0)
+    extra_args: dict[str, Any] | None = Field(None, description="input of the engine's own logits processors")
+    priority: int = 0
+    cache_salt: str | None = Field(None, min_length=1)
 
 
 class EmbedderOptions(Options):

@@ -35,11 +35,30 @@ class InvalidRequest(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """What one step added: text (may be empty while a character or stop string is incomplete) and its token ids.
+class Candidate:
+    """A token that could stand at one place, with its natural log-probability (at most 0)."""
 
-    `finish_reason` is None until the last delta, then vLLM's: stop, length or repetition; `stop_reason` is the stop
-    string or token id, None for the end token. `cached_tokens` of the prompt came from the prefix cache.
+    token_id: int
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One place: the token that stands there and the likeliest ones, best first."""
+
+    chosen: Candidate
+    top: Sequence[Candidate]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added to one choice: text (empty while a character or stop string is incomplete) and token ids.
+
+    `finish_reason` is None until the choice's last delta, then vLLM's: stop, length or repetition; `stop_reason` is the
+    stop string or token id, None for the end token. `cached_tokens` of the prompt came from the prefix cache.
+    `logprobs` has one entry for each of `token_ids` where they were asked for; `cumulative_logprob` is the choice's
+    sum so far. `prompt_logprobs` comes once, with None for the prompt's first token.
     """
 
     text: str
@@ -47,10 +66,14 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     cached_tokens: int = 0
+    index: int = 0
+    logprobs: Sequence[TokenLogprobs] | None = None
+    cumulative_logprob: float | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
 
 
 class Generation(Protocol):
-    """One admitted request: iterate its deltas; `aclose` at any moment aborts it."""
+    """One admitted request: iterate the deltas of its choices as they come; `aclose` at any moment aborts it."""
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
@@ -58,16 +81,38 @@ class Generation(Protocol):
 
 
 class EngineLike(Protocol):
-    """What the chat model needs of an engine; `tests/fakes.py` holds a scripted one."""
+    """What the chat model needs of an engine; `tests/fakes.py` holds a scripted one.
+
+    `tool_call_parser` and `reasoning_parser` are vLLM's names of the model's output formats, None where it has none.
+    """
 
     model: str
     max_model_len: int
     loop: asyncio.AbstractEventLoop
     tokenizer: "PreTrainedTokenizerBase"
     parameters: int | None
+    tool_call_parser: str | None
+    reasoning_parser: str | None
 
-    async def submit(self, prompt_ids: list[int], sampling: SamplingOptions, *, priority: int = NORMAL) -> Generation:
-        """Hand token ids to the engine; returns once it has admitted them. Call on `loop`."""
+    async def submit(
+        self,
+        prompt_ids: list[int],
+        sampling: SamplingOptions,
+        *,
+        adapter: str | None = None,
+        reasoning_ended: bool | None = None,
+    ) -> Generation:
+        """Hand token ids to the engine; returns once it has admitted them. Call on `loop`.
+
+        `adapter` is the name of a loaded LoRA. Of a model that reasons aloud, `reasoning_ended` says whether the prompt
+        ends after the reasoning: a grammar holds from there on.
+        """
+        ...
+
+    async def beam_search(
+        self, prompt_ids: list[int], sampling: SamplingOptions, *, adapter: str | None = None
+    ) -> list[Delta]:
+        """The `sampling.n` best beams, best first, each as one delta. Call on `loop`."""
         ...
 
     async def health(self) -> None:

@@ -75,7 +75,12 @@ class Submitted:
 
     prompt_ids: list[int]
     sampling: SamplingOptions
-    priority: int
+    adapter: str | None = None
+    reasoning_ended: bool | None = None
+
+    @property
+    def priority(self) -> int:
+        return self.sampling.priority
 
 
 class ScriptedEngine:
@@ -87,6 +92,8 @@ class ScriptedEngine:
 
     model = "scripted"
     parameters: int | None = None
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
 
     def __init__(self, *replies: str | Exception, max_model_len: int = 4096, tokenizer: Any = None) -> None:
         self.max_model_len = max_model_len
@@ -119,13 +126,18 @@ class ScriptedEngine:
         return len(self.open)
 
     async def submit(
-        self, prompt_ids: list[int], sampling: SamplingOptions, *, priority: int = 0
+        self,
+        prompt_ids: list[int],
+        sampling: SamplingOptions,
+        *,
+        adapter: str | None = None,
+        reasoning_ended: bool | None = None,
     ) -> ScriptedGeneration:
         if self.stopping:
             raise EngineStopping("the service is stopping and takes no new request")
         if self.refusal:
             raise self.refusal
-        self.submitted.append(Submitted(prompt_ids, sampling, priority))
+        self.submitted.append(Submitted(prompt_ids, sampling, adapter, reasoning_ended))
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         generation = ScriptedGeneration(self, reply, sampling)
         self.open.add(generation)

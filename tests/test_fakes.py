@@ -58,7 +58,7 @@ async def test_an_exception_is_raised_after_some_text() -> None:
 
 async def test_what_came_in_is_listed() -> None:
     engine = ScriptedEngine()
-    await engine.submit([1, 2], SamplingOptions(max_tokens=3), priority=-1)
+    await engine.submit([1, 2], SamplingOptions(max_tokens=3, priority=-1))
     (submitted,) = engine.submitted
     assert (submitted.prompt_ids, submitted.sampling.max_tokens, submitted.priority) == ([1, 2], 3, -1)
 

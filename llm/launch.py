@@ -1,0 +1,112 @@
+"""How vLLM is started: its environment, its configuration and, when it fails, the cause."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from llm import vllm_names
+from llm.models import NOT_HERE, parameter_count, resolve
+from llm.options import EngineOptions, refuse_unknown
+from llm.protocol import EngineStartFailed
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A running AsyncLLM, the folder it was loaded from and the number of its weights (None: not known)."""
+
+    llm: Any
+    folder: str
+    parameters: int | None
+
+
+def launch(options: EngineOptions) -> Launched:
+    """Start vLLM; blocks for 15–40 s on a CPU. Raises EngineStartFailed or ModelNotFound."""
+    folder = resolve(options.model)
+    prepare_environment()
+    try:
+        config = configure(options, folder)
+        if options.fast_start:
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config set it to spawn on CPU
+        return Launched(_quiet_llm().from_vllm_config(config), folder, parameter_count(folder))
+    except OSError as error:
+        raise EngineStartFailed(f"the model {options.model} cannot be loaded: {NOT_HERE}") from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise EngineStartFailed(f"vLLM did not start with {options.model}: {error}") from error
+
+
+def prepare_environment() -> None:
+    """Set what vLLM reads from the environment when it is imported, unless the user has set it already."""
+    defaults = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore::FutureWarning",  # for vLLM's processes: torch's deprecations are not the user's
+        # One core stays free for the service: two OpenMP threads on two cores collapse under any other load.
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) - 1)),
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def configure(options: EngineOptions, folder: str) -> Any:
+    """The VllmConfig of the options: vLLM checks every value, nothing is started."""
+    fields = vllm_names.AsyncEngineArgs.__dataclass_fields__
+    for name in options.vllm:
+        refuse_unknown(name, fields, what="vllm.AsyncEngineArgs")
+    given: dict[str, Any] = {
+        "model": folder,
+        "served_model_name": options.model,  # else the metrics show the folder
+        "max_model_len": options.max_model_len,
+        "dtype": options.dtype,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "scheduling_policy": "priority",  # else vLLM ignores a request's priority
+        # The grammars of tool calls and schemas: else a small model fills `{}` with blanks without end.
+        "structured_outputs_config": {"disable_any_whitespace": True, "backend": "xgrammar"},
+        "use_tqdm_on_load": False,
+    }
+    given |= _on_cpu(options) if vllm_names.current_platform.is_cpu() else _on_gpu(options)
+    return vllm_names.AsyncEngineArgs(**(given | options.vllm)).create_engine_config()
+
+
+def _on_cpu(options: EngineOptions) -> dict[str, Any]:
+    # The first request with logprobs would otherwise compile C++ for up to 27 s, or kill an engine without compiler.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    fast = has_fast_bfloat16()
+    given: dict[str, Any] = {
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30),
+        "max_num_seqs": options.max_num_seqs or 16,
+        # A step cannot be broken off: so many tokens of prompt take about half a second, which everybody else waits.
+        "max_num_batched_tokens": 512 if fast else 128,
+        "block_size": 32,  # the default of 128 would cache prefixes in steps of 128 tokens only
+    }
+    if options.dtype == "auto" and not fast:
+        given["dtype"] = "float32"
+    if options.tensor_parallel_size == 1:
+        # Without a separate worker process, which would spin on a second core.
+        given["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+    return given
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether the CPU has AVX-512; without it bfloat16 reads prompts 3 times slower than float32."""
+    import torch
+
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _on_gpu(options: EngineOptions) -> dict[str, Any]:
+    given: dict[str, Any] = {"gpu_memory_utilization": options.gpu_memory_utilization}
+    if options.max_num_seqs:
+        given["max_num_seqs"] = options.max_num_seqs
+    return given
+
+
+def _quiet_llm() -> Any:
+    parent = vllm_names.AsyncLLM
+
+    def __del__(self: Any, _finalizing: Any = sys.is_finalizing) -> None:
+        if not _finalizing():  # at interpreter exit the parent's __del__ fails with a TypeError
+            parent.__del__(self)
+
+    return type("QuietAsyncLLM", (parent,), {"__del__": __del__})
