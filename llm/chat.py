@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,44 +15,50 @@ from langchain_core.language_models.chat_models import (
     agenerate_from_stream,
     generate_from_stream,
 )
-from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field
 
-from llm.bridge import iterate_blocking, iterate_from
-from llm.options import SamplingOptions, refuse_unknown
-from llm.prompting import PromptEncoder, PromptTooLong
-from llm.protocol import Delta, EngineLike, InvalidRequest
+from llm.binding import Binding
+from llm.bridge import iterate_blocking, iterate_from, on_loop, wait_for
+from llm.choices import collect, several
+from llm.chunks import Chunks, opening
+from llm.on_engine import OnEngine
+from llm.options import SamplingOptions
+from llm.output import OutputFormat, ToolUse
+from llm.prompting import PromptEncoder
+from llm.protocol import InvalidRequest
+from llm.structured import Tool, openai_tools, tool_choice_of
 
-# LangChain's standard parameters that mean nothing to an engine in this process; taken, so that models can be swapped.
-REMOTE_ONLY = ("api_key", "base_url", "max_retries", "streaming", "timeout")
+
+@dataclass(frozen=True)
+class _Call:
+    """What one call sends, and how its answer is read."""
+
+    ids: list[int]
+    sampling: SamplingOptions
+    adapter: str | None
+    format: OutputFormat
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"adapter": self.adapter, "reasoning_ended": self.format.reasoning_ended(self.ids)}
 
 
-class ChatVLLM(BaseChatModel):
+class ChatVLLM(OnEngine, Binding, BaseChatModel):
     """A chat model on a started engine: `ChatVLLM(engine=engine, temperature=0.2, max_tokens=200)`.
 
-    Every field of `SamplingOptions` is a keyword of the constructor, of `.bind()` and of a call. The first streamed
-    chunk is empty: it says that the engine has admitted the request; the last one carries the finish reason. Each chunk
-    carries the usage that it adds, so a stream that is left early has been counted exactly too.
+    Every field of `SamplingOptions` is a keyword of the constructor, of `.bind()` and of a call; so are `adapter` (the
+    name of a loaded LoRA; `model` says the same in OpenAI's way), `chat_template_kwargs` (variables of the model's chat
+    template) and, of a call, `tools`, `tool_choice`, `parallel_tool_calls` and `response_format` as OpenAI has them.
+    The first streamed chunk is empty: it says that the engine has admitted the request; the last one carries the finish
+    reason. Each chunk carries the usage that it adds, so a stream that is left early has been counted exactly too.
+    More than one choice (`n`, `best_of`, `use_beam_search`) comes from `generate`/`agenerate`, unstreamed.
     Methods may be called on any event loop or thread. Raises PromptTooLong (with both numbers) before anything is
-    streamed, and the exceptions of `llm.engine`.
+    streamed, and the exceptions of `llm.protocol`.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    engine: Any = Field(exclude=True, repr=False)
-    sampling: SamplingOptions = SamplingOptions()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for name in values:
-            refuse_unknown(name, [*cls.model_fields, *SamplingOptions.model_fields, *REMOTE_ONLY], what="ChatVLLM")
-        given = {name: value for name, value in values.items() if name in SamplingOptions.model_fields}
-        others = {name: value for name, value in values.items() if name not in given}
-        base = SamplingOptions.model_validate(values.get("sampling", {}))
-        return {**others, "sampling": _merged(base, given)}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @cached_property
     def encoder(self) -> PromptEncoder:
@@ -59,51 +66,51 @@ class ChatVLLM(BaseChatModel):
         return PromptEncoder(self._engine.tokenizer)
 
     @property
-    def _engine(self) -> EngineLike:
-        return self.engine
-
-    @property
     def _llm_type(self) -> str:
         return "groundwell-vllm"
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"model": self._engine.model, **self.sampling.model_dump()}
+        own = {"model": self._engine.model, "adapter": self.adapter, "chat_template_kwargs": self.chat_template_kwargs}
+        return own | self.sampling.model_dump()
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         # LangChain's cache key: without this, two models that differ in their own `stop` only would share answers.
         return super()._get_invocation_params(stop=stop or self.sampling.stop, **kwargs)
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        sampling = self._sampling(stop, kwargs)
-        return LangSmithParams(
-            ls_provider="vllm",
-            ls_model_name=kwargs.get("model") or self._engine.model,
-            ls_model_type="chat",
-            ls_temperature=sampling.temperature,
-            ls_max_tokens=sampling.max_tokens,
-            ls_stop=sampling.stop or None,
-        )
+        return self._traced(stop, kwargs) | LangSmithParams(ls_model_type="chat")
 
     def _resolve_model_profile(self) -> ModelProfile:
+        tools = self._engine.tool_call_parser is not None
         return ModelProfile(
             max_input_tokens=self._engine.max_model_len,
             max_output_tokens=self._engine.max_model_len,
             text_inputs=True,
             image_inputs=False,
+            audio_inputs=False,
             text_outputs=True,
-            tool_calling=False,
-            structured_output=False,
+            reasoning_output=self._engine.reasoning_parser is not None,
+            tool_calling=tools,
+            tool_choice=tools,
+            structured_output=True,
             temperature=True,
         )
 
-    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence | None = None) -> int:
-        """Exactly the number of ids that would be sent, chat template included."""
-        return len(self.encoder.encode(messages))
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Tool] | None = None) -> int:
+        """Exactly the number of ids that would be sent, chat template and tools included."""
+        options = self.chat_template_kwargs
+        return len(self.encoder.encode(messages, tools=openai_tools(tools or ()), template_options=options))
 
     def get_token_ids(self, text: str) -> list[int]:
         """The ids of a plain text, in which nothing is a control token."""
         return self.encoder.text_ids(text)
+
+    def _streaming_disabled(self, **kwargs: Any) -> bool:
+        # Whoever asks for a stream is told that there is none; whoever only listens gets the answer without one.
+        return super()._streaming_disabled(**kwargs) or (
+            not kwargs.get("stream") and several(self._sampling(None, kwargs))
+        )
 
     async def _astream(
         self,
@@ -124,6 +131,8 @@ class ChatVLLM(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        if several(self._sampling(stop, kwargs)):
+            return await on_loop(self._several(messages, stop, kwargs), self._engine.loop)
         return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
 
     def _stream(
@@ -142,59 +151,45 @@ class ChatVLLM(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        if several(self._sampling(stop, kwargs)):
+            return wait_for(self._several(messages, stop, kwargs), self._engine.loop)
         return generate_from_stream(self._stream(messages, stop, **kwargs))
 
     async def _chunks(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
     ) -> AsyncGenerator[ChatGenerationChunk, None]:
         """The one path: runs on the engine's loop."""
-        sampling = self._sampling(stop, kwargs)
-        ids = await asyncio.to_thread(self.encoder.encode, messages)
-        if len(ids) >= self._engine.max_model_len:
-            raise PromptTooLong(len(ids), self._engine.max_model_len)
-        generation = await self._engine.submit(ids, sampling)
+        call = await asyncio.to_thread(self._call, messages, stop, kwargs)
+        if several(call.sampling):
+            raise InvalidRequest("n, best_of and use_beam_search give whole answers: call agenerate or ainvoke")
+        generation = await self._engine.submit(call.ids, call.sampling, **call.options)
         async with aclosing(generation):
-            yield self._opening(len(ids))
-            cached = 0
+            yield opening(call.adapter or self._engine.model, input_tokens=len(call.ids))
+            chunks = Chunks(call.format.reader(call.ids), top=call.sampling.logprobs)
             async for delta in generation:
-                # Reported once, with the first delta: LangChain adds up the usage of all chunks.
-                newly_cached, cached = delta.cached_tokens - cached, delta.cached_tokens
-                yield self._chunk_of(delta, newly_cached)
+                yield chunks.of(delta)
 
-    def _sampling(self, stop: list[str] | None, kwargs: dict[str, Any]) -> SamplingOptions:
-        given = {name: value for name, value in kwargs.items() if name != "model"}
-        for name in given:
-            refuse_unknown(name, SamplingOptions.model_fields, what="ChatVLLM")
-        try:
-            return _merged(self.sampling, given | ({"stop": stop} if stop else {}))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise InvalidRequest(f"{place}: {first['msg']}, not {first['input']!r:.100}") from error
+    async def _several(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> ChatResult:
+        """All choices, each an answer of its own with the usage of its own tokens."""
+        call = await asyncio.to_thread(self._call, messages, stop, kwargs)
+        choices = await collect(self._engine, call.ids, call.sampling, **call.options)
+        results = []
+        for deltas in choices:
+            chunks = Chunks(call.format.reader(call.ids), top=call.sampling.logprobs)
+            first = opening(call.adapter or self._engine.model, input_tokens=len(call.ids))
+            results.append(generate_from_stream(iter([first, *map(chunks.of, deltas)])))
+        return ChatResult(generations=[result.generations[0] for result in results])
 
-    def _opening(self, input_tokens: int) -> ChatGenerationChunk:
-        metadata = {"model_name": self._engine.model, "model_provider": "vllm"}
-        return _chunk("", input_tokens=input_tokens, response_metadata=metadata)
-
-    def _chunk_of(self, delta: Delta, cached_tokens: int) -> ChatGenerationChunk:
-        tokens = {"output_tokens": len(delta.token_ids), "cached_tokens": cached_tokens}
-        if delta.finish_reason is None:
-            return _chunk(delta.text, **tokens)
-        ending = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
-        return _chunk(delta.text, **tokens, response_metadata=ending, chunk_position="last")
-
-
-def _chunk(
-    text: str, *, input_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0, **message: Any
-) -> ChatGenerationChunk:
-    usage = UsageMetadata(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        total_tokens=input_tokens + output_tokens,
-        input_token_details=InputTokenDetails(cache_read=cached_tokens),
-    )
-    return ChatGenerationChunk(message=AIMessageChunk(content=text, usage_metadata=usage, **message))
-
-
-def _merged(base: SamplingOptions, given: dict[str, Any]) -> SamplingOptions:
-    return SamplingOptions(**(base.model_dump() | given)) if given else base
+    def _call(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> _Call:
+        sampling = self._sampling(stop, kwargs)
+        tools = openai_tools(kwargs.get("tools") or ())
+        use = ToolUse(tools, tool_choice_of(kwargs.get("tool_choice"), tools), kwargs.get("parallel_tool_calls", True))
+        options = self.chat_template_kwargs | kwargs.get("chat_template_kwargs", {})
+        form = OutputFormat(self._engine, use, options, constraint=sampling.structured_outputs)
+        ids = self.encoder.encode(
+            messages,
+            tools=[] if use.choice == "none" else tools,
+            template_options=options,
+            max_model_len=self._engine.max_model_len,
+        )
+        return _Call(ids, form.applied_to(sampling), self._adapter(kwargs), form)

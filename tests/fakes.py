@@ -6,13 +6,21 @@ import asyncio
 import hashlib
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
+from llm.adapters import Adapters
+from llm.choices import whole
+from llm.lora import BaseModel
 from llm.options import SamplingOptions
-from llm.protocol import Delta, EngineStopping
+from llm.protocol import Candidate, Delta, EngineStopping, TokenLogprobs
+
+Reply = str | tuple[str, ...] | Exception
 
 TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+|[^\w\s]")
 
@@ -69,6 +77,47 @@ def byte_tokenizer(chat_template: str = CHATML, special: tuple[str, ...] = ("<|i
     return wrapped
 
 
+class ScriptedSlots:
+    """vLLM as its adapters see it: each one added takes the first free slot, removed it leaves it.
+
+    `failure` is raised by the next `add_lora`, which keeps its slot, as vLLM's does when a matrix does not fit. `gate`
+    (when set to an asyncio.Event) holds both calls back. `ever_used` are the slots that are zero no more.
+    """
+
+    def __init__(self, slots: int = 4, *, max_rank: int = 16) -> None:
+        limits = SimpleNamespace(max_loras=slots, max_lora_rank=max_rank)
+        self.vllm_config = SimpleNamespace(lora_config=limits if slots else None)
+        self.slots: list[int | None] = [None] * slots
+        self.requests: dict[int, Any] = {}
+        self.ever_used: set[int] = set()
+        self.failure: Exception | None = None
+        self.gate: asyncio.Event | None = None
+        self.errored = False
+
+    async def add_lora(self, request: Any) -> bool:
+        free = self.slots.index(None)
+        self.slots[free] = request.lora_int_id
+        self.requests[request.lora_int_id] = request
+        self.ever_used.add(free)
+        failure, self.failure = self.failure, None
+        await self._pass_gate()
+        if failure:
+            raise failure
+        return True
+
+    async def remove_lora(self, number: int) -> bool:
+        await self._pass_gate()
+        if self.errored:
+            raise RuntimeError("the engine is dead")
+        self.slots[self.slots.index(number)] = None
+        return bool(self.requests.pop(number))
+
+    async def _pass_gate(self) -> None:
+        await asyncio.sleep(0)
+        if self.gate:
+            await self.gate.wait()
+
+
 @dataclass
 class Submitted:
     """A request as the scripted engine got it."""
@@ -86,8 +135,9 @@ class Submitted:
 class ScriptedEngine:
     """An engine that says what it is told: one reply for each request, the last one for all that follow.
 
-    A reply is a string, cut into its words, or an exception, raised in place of the answer's end. `gate` (when set to
-    an asyncio.Event) holds back everything after the first `before_gate` words; `submitted` lists what came in.
+    A reply is a string, cut into its words, a tuple of strings, one for each choice or beam, or an exception, raised in
+    place of the answer's end. A word's log-probability is minus its length. `gate` (when set to an asyncio.Event) holds
+    back everything after the first `before_gate` words; `submitted` lists what came in.
     """
 
     model = "scripted"
@@ -95,14 +145,19 @@ class ScriptedEngine:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
 
-    def __init__(self, *replies: str | Exception, max_model_len: int = 4096, tokenizer: Any = None) -> None:
+    def __init__(self, *replies: Reply, max_model_len: int = 4096, tokenizer: Any = None) -> None:
         self.max_model_len = max_model_len
         self.tokenizer = tokenizer or byte_tokenizer()
         self.reset(*replies)
 
-    def reset(self, *replies: str | Exception) -> None:
+    @cached_property
+    def adapters(self) -> Adapters:
+        """Real ones, on vLLM's slots for LoRA alone; `submit` takes any adapter's name."""
+        return Adapters(ScriptedSlots(), BaseModel(self.model, {}), self.loop, new_request=SimpleNamespace)
+
+    def reset(self, *replies: Reply) -> None:
         """Forget everything but the loop, the window and the tokenizer."""
-        self.replies = list(replies or ["The answer is 42."])
+        self.replies: list[Reply] = list(replies or ["The answer is 42."])
         self.submitted: list[Submitted] = []
         self.open: set[ScriptedGeneration] = set()
         self.gate: asyncio.Event | None = None
@@ -143,6 +198,16 @@ class ScriptedEngine:
         self.open.add(generation)
         return generation
 
+    async def beam_search(
+        self, prompt_ids: list[int], sampling: SamplingOptions, *, adapter: str | None = None
+    ) -> list[Delta]:
+        beams: dict[int, list[Delta]] = defaultdict(list)
+        async with aclosing(await self.submit(prompt_ids, sampling, adapter=adapter)) as generation:
+            async for delta in generation:
+                beams[delta.index].append(delta)
+        best_first = sorted(map(whole, beams.values()), key=lambda beam: beam.cumulative_logprob or 0.0, reverse=True)
+        return best_first[: sampling.n]
+
     async def health(self) -> None:
         if self.stopping:
             raise EngineStopping("the service is stopping")
@@ -153,10 +218,32 @@ class ScriptedEngine:
             generation.stopped.set()
 
 
+class _Words:
+    """One choice, a token a word; the token's id is its place."""
+
+    def __init__(self, text: str, index: int, sampling: SamplingOptions) -> None:
+        self._all = re.findall(r"\S+\s*|\s+", text) or [""]
+        self.cut = self._all[: sampling.max_tokens]
+        self._index = index
+        self._told = sampling.logprobs is not None or sampling.best_of is not None or sampling.use_beam_search
+        self._prompt = [None] if sampling.prompt_logprobs is not None else None
+
+    def delta(self, at: int) -> Delta:
+        last = at == len(self.cut) - 1
+        reason = ("length" if len(self.cut) < len(self._all) else "stop") if last else None
+        made = Delta(self.cut[at], (at,), reason, None, 3, self._index, prompt_logprobs=None if at else self._prompt)
+        return replace(made, **self._logprobs(at)) if self._told else made
+
+    def _logprobs(self, at: int) -> dict[str, Any]:
+        chosen = Candidate(at, self.cut[at], -float(len(self.cut[at])))
+        so_far = -float(sum(map(len, self.cut[: at + 1])))
+        return {"logprobs": [TokenLogprobs(chosen, [chosen])], "cumulative_logprob": so_far}
+
+
 class ScriptedGeneration:
     """One request of the scripted engine."""
 
-    def __init__(self, engine: ScriptedEngine, reply: str | Exception, sampling: SamplingOptions) -> None:
+    def __init__(self, engine: ScriptedEngine, reply: Reply, sampling: SamplingOptions) -> None:
         self._engine, self._reply, self._sampling = engine, reply, sampling
         self.stopped = asyncio.Event()
         self._deltas = self._iterate()
@@ -168,14 +255,15 @@ class ScriptedGeneration:
         if isinstance(self._reply, Exception):
             yield Delta("Half an", (1, 2))
             raise self._reply
-        words = re.findall(r"\S+\s*|\s+", self._reply) or [""]
-        cut = words[: self._sampling.max_tokens]
-        for at, word in enumerate(cut):
+        width = self._sampling.best_of or self._sampling.n
+        texts = self._reply if isinstance(self._reply, tuple) else (self._reply,) * width
+        choices = [_Words(text, index, self._sampling) for index, text in enumerate(texts)]
+        for at in range(max(len(words.cut) for words in choices)):
             if self._engine.gate and at >= self._engine.before_gate:
                 await self._pass_gate(self._engine.gate)
-            last = at == len(cut) - 1
-            reason = ("length" if len(cut) < len(words) else "stop") if last else None
-            yield Delta(word, (at,), reason, cached_tokens=3)
+            for words in choices:
+                if at < len(words.cut):
+                    yield words.delta(at)
         self._engine.open.discard(self)
 
     async def _pass_gate(self, gate: asyncio.Event) -> None:

@@ -56,6 +56,39 @@ async def test_an_exception_is_raised_after_some_text() -> None:
     assert texts == ["Half an"]
 
 
+async def test_choices_come_in_turn_each_with_its_own_ending() -> None:
+    sampling = SamplingOptions(n=2, temperature=1.0, max_tokens=2)
+    deltas = await said(await ScriptedEngine(("a b c", "d")).submit([1], sampling))
+    assert [(delta.index, delta.text) for delta in deltas] == [(0, "a "), (1, "d"), (0, "b ")]
+    assert [delta.finish_reason for delta in deltas] == [None, "stop", "length"]
+
+
+async def test_one_text_is_the_text_of_every_choice() -> None:
+    deltas = await said(await ScriptedEngine("a").submit([1], SamplingOptions(best_of=3, temperature=1.0)))
+    assert [(delta.index, delta.text) for delta in deltas] == [(0, "a"), (1, "a"), (2, "a")]
+
+
+async def test_a_words_log_probability_is_minus_its_length_where_it_is_asked_for() -> None:
+    deltas = await said(await ScriptedEngine("abc d").submit([1], SamplingOptions(logprobs=0)))
+    assert [delta.cumulative_logprob for delta in deltas] == [-4.0, -5.0]
+    assert [place.chosen.logprob for delta in deltas for place in delta.logprobs or ()] == [-4.0, -1.0]
+    (silent,) = await said(await ScriptedEngine("abc").submit([1], SAMPLING))
+    assert (silent.logprobs, silent.cumulative_logprob) == (None, None)
+
+
+async def test_the_prompts_log_probabilities_come_once() -> None:
+    deltas = await said(await ScriptedEngine("a b").submit([1], SamplingOptions(prompt_logprobs=0)))
+    assert [delta.prompt_logprobs for delta in deltas] == [[None], None]
+
+
+async def test_beams_are_whole_and_the_likeliest_comes_first() -> None:
+    engine = ScriptedEngine(("three words long", "two words", "one"))
+    sampling = SamplingOptions(use_beam_search=True, best_of=3, n=2)
+    beams = await engine.beam_search([1], sampling, adapter="law")
+    assert [(beam.text, beam.finish_reason) for beam in beams] == [("one", "stop"), ("two words", "stop")]
+    assert (engine.submitted[0].adapter, engine.unfinished) == ("law", 0)
+
+
 async def test_what_came_in_is_listed() -> None:
     engine = ScriptedEngine()
     await engine.submit([1, 2], SamplingOptions(max_tokens=3, priority=-1))
