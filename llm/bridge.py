@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from llm.protocol import EngineStopping
+
 Item = TypeVar("Item")
 END = object()
 
@@ -22,20 +24,23 @@ class LoopThread:
 
     def __enter__(self) -> "LoopThread":
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="groundwell-loop", daemon=True)
+        self._thread = threading.Thread(target=self._turn, name="groundwell-loop", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.run(self._cancel_all())
-        self.run(self.loop.shutdown_asyncgens())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, Item]) -> Item:
         """Run a coroutine on the loop and wait for its result."""
         return wait_for(coroutine, self.loop)
+
+    def _turn(self) -> None:
+        self.loop.run_forever()
+        self.loop.run_until_complete(self._cancel_all())
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
 
     async def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -51,7 +56,7 @@ def wait_for(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLo
         raise SyncCallOnLoop(
             "a blocking call on the engine's own event loop would wait for itself: use ainvoke or astream"
         )
-    future: Future[Item] = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    future = _submitted(coroutine, loop)
     try:
         return future.result()
     finally:
@@ -85,8 +90,21 @@ async def iterate_from(
         await _hop(_close(items), loop)
 
 
+async def on_loop(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLoop) -> Item:
+    """Await, from any event loop, a coroutine that runs on `loop`; cancelling the wait cancels it there."""
+    return await (coroutine if asyncio.get_running_loop() is loop else _hop(coroutine, loop))
+
+
 async def _hop(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+    return await asyncio.wrap_future(_submitted(coroutine, loop))
+
+
+def _submitted(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLoop) -> Future[Item]:
+    try:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError as error:
+        coroutine.close()
+        raise EngineStopping("the engine has been stopped, and its event loop closed") from error
 
 
 async def _next_or_end(items: AsyncGenerator[Any, None]) -> Any:

@@ -12,17 +12,15 @@ from langchain_core.language_models.chat_models import (
     BaseChatModel,
     LangSmithParams,
     ModelProfile,
-    agenerate_from_stream,
-    generate_from_stream,
 )
 from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
 
 from llm.binding import Binding
 from llm.bridge import iterate_blocking, iterate_from, on_loop, wait_for
 from llm.choices import collect, several
-from llm.chunks import Chunks, opening
+from llm.chunks import Chunks, answer_of, opening
 from llm.on_engine import OnEngine
 from llm.options import SamplingOptions
 from llm.output import OutputFormat, ToolUse
@@ -133,7 +131,8 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
     ) -> ChatResult:
         if several(self._sampling(stop, kwargs)):
             return await on_loop(self._several(messages, stop, kwargs), self._engine.loop)
-        return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
+        chunks = [chunk async for chunk in self._astream(messages, stop, **kwargs)]
+        return ChatResult(generations=[await asyncio.to_thread(answer_of, chunks)])
 
     def _stream(
         self,
@@ -153,7 +152,7 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
     ) -> ChatResult:
         if several(self._sampling(stop, kwargs)):
             return wait_for(self._several(messages, stop, kwargs), self._engine.loop)
-        return generate_from_stream(self._stream(messages, stop, **kwargs))
+        return ChatResult(generations=[answer_of(list(self._stream(messages, stop, **kwargs)))])
 
     async def _chunks(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
@@ -173,12 +172,12 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
         """All choices, each an answer of its own with the usage of its own tokens."""
         call = await asyncio.to_thread(self._call, messages, stop, kwargs)
         choices = await collect(self._engine, call.ids, call.sampling, **call.options)
-        results = []
+        answers: list[ChatGeneration] = []
         for deltas in choices:
             chunks = Chunks(call.format.reader(call.ids), top=call.sampling.logprobs)
             first = opening(call.adapter or self._engine.model, input_tokens=len(call.ids))
-            results.append(generate_from_stream(iter([first, *map(chunks.of, deltas)])))
-        return ChatResult(generations=[result.generations[0] for result in results])
+            answers.append(answer_of([first, *map(chunks.of, deltas)]))
+        return ChatResult(generations=answers)
 
     def _call(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> _Call:
         sampling = self._sampling(stop, kwargs)

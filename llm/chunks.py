@@ -1,12 +1,13 @@
 """What the engine writes → LangChain's chunks: text, reasoning, tool calls, usage, log-probabilities, ending."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, message_chunk_to_message
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
-from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk
 
 from llm.output import Reader, ToolCallFragment, Written
 from llm.protocol import Candidate, Delta, TokenLogprobs
@@ -34,6 +35,33 @@ class Chunks:
         metadata = reported(delta, self._reader.finish_reason, top=self._top)
         last = {"chunk_position": "last"} if delta.finish_reason else {}
         return _chunk(written.text, usage, response_metadata=metadata, **_beside_text(written), **last)
+
+
+def answer_of(chunks: Sequence[ChatGenerationChunk]) -> ChatGeneration:
+    """All chunks of one choice as one message, in which a tool call that was cut is an invalid one.
+
+    LangChain mends cut arguments: of `{"path": "/home/a` it makes a call that means something else.
+    """
+    whole = chunks[0] + list(chunks[1:])
+    assert isinstance(whole.message, AIMessageChunk)
+    cut = {chunk["id"]: chunk["args"] for chunk in whole.message.tool_call_chunks if not _is_json(chunk["args"])}
+    message = message_chunk_to_message(whole.message)
+    assert isinstance(message, AIMessage)
+    message.invalid_tool_calls += [
+        invalid_tool_call(name=call["name"], args=cut[call["id"]], id=call["id"], error="the arguments were cut")
+        for call in message.tool_calls
+        if call["id"] in cut
+    ]
+    message.tool_calls = [call for call in message.tool_calls if call["id"] not in cut]
+    return ChatGeneration(message=message, generation_info=whole.generation_info)
+
+
+def _is_json(arguments: str | None) -> bool:
+    try:
+        json.loads(arguments or "{}", strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def reported(delta: Delta, finish_reason: str | None, *, top: int | None) -> dict[str, Any]:

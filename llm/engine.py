@@ -1,6 +1,7 @@
-"""Use and stop vLLM's async engine; with `llm.launch`, which starts it, the only file that knows vLLM's API."""
+"""Use vLLM's async engine: `llm.start` starts it, `llm.life` watches it; with them it is what knows vLLM's API."""
 
 import asyncio
+import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -8,11 +9,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from llm import vllm_names
+from llm.adapters import Adapters, Version, base_of
 from llm.bridge import LoopThread
-from llm.launch import Launched, launch
+from llm.life import Life, lived
 from llm.options import EngineOptions, SamplingOptions
 from llm.output import parsers_of
 from llm.protocol import (
+    AdapterRefused,
     Candidate,
     Delta,
     EngineBusy,
@@ -26,6 +29,8 @@ from llm.protocol import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+log = logging.getLogger(__name__)
+
 OURS = ("best_of", "use_beam_search", "length_penalty", "max_length", "priority", "cache_salt")
 """Sampling options that are not fields of vLLM's SamplingParams."""
 
@@ -33,29 +38,35 @@ OURS = ("best_of", "use_beam_search", "length_penalty", "max_length", "priority"
 class Engine:
     """vLLM's AsyncLLM, bound to the event loop it was started on."""
 
-    def __init__(self, launched: Launched, options: EngineOptions) -> None:
-        llm = launched.llm
-        self._llm = llm
+    def __init__(self, life: Life, options: EngineOptions) -> None:
+        llm, self._life, self._options = life.started.llm, life, options
         self._stopping = False
         self._open: dict[str, _Request] = {}
         self._defaults = llm.model_config.get_diff_sampling_param()
         self.model = options.model
-        self.parameters = launched.parameters
+        self.parameters = life.started.parameters
         self.max_model_len: int = llm.model_config.max_model_len
         self.tokenizer = cast("PreTrainedTokenizerBase", llm.get_tokenizer())
         self.tool_call_parser, self.reasoning_parser = parsers_of(options, self.tokenizer)
         self.loop = asyncio.get_running_loop()
+        self.adapters = Adapters(llm, base_of(options, life.started.folder), self.loop)
 
     @classmethod
     @asynccontextmanager
     async def start(cls, options: EngineOptions) -> AsyncIterator["Engine"]:
-        """Start vLLM (20–40 s on a CPU), stop it at the end of the block. Raises EngineStartFailed, ModelNotFound."""
-        launched = await asyncio.to_thread(launch, options)
-        try:
-            yield cls(launched, options)
-        finally:
-            # AsyncLLM.shutdown blocks for seconds; on the loop it would hold up the last bytes of the streams.
-            await asyncio.shield(asyncio.to_thread(launched.llm.shutdown))
+        """Start vLLM (20–40 s on a CPU), stop it at the end of the block. Raises EngineStartFailed, ModelNotFound.
+
+        vLLM's process imports the main program again: a script needs `if __name__ == "__main__":` round what it does.
+        `fast_start` forks instead, which needs no guard, but a process in which no other thread computes.
+        """
+        async with lived(options) as life:
+            engine = cls(life, options)
+            life.restarted = engine._restarted
+            await engine.adapters.load_all(options.adapters)
+            try:
+                yield engine
+            finally:
+                engine._stopping = True
 
     @classmethod
     @contextmanager
@@ -70,9 +81,26 @@ class Engine:
                 thread.run(starting.__aexit__(None, None, None))
 
     @property
+    def _llm(self) -> Any:
+        return self._life.started.llm
+
+    async def _restarted(self) -> None:
+        lost = self.adapters
+        self.adapters = Adapters(self._llm, base_of(self._options, self._life.started.folder), self.loop)
+        for adapter in lost.list():
+            try:
+                await self.adapters.aload(adapter.name, adapter.folder)
+            except AdapterRefused as error:
+                log.error("after the restart of the engine: %s", error)
+
+    async def died(self) -> EngineUnavailable:
+        """Return once vLLM is dead and is not started again. Raises EngineStopping when it is stopped instead."""
+        return await self._life.died()
+
+    @property
     def unfinished(self) -> int:
         """Requests running or waiting, by vLLM's own count."""
-        return self._llm.get_num_unfinished_requests()
+        return vllm_names.unfinished_requests(self._llm)
 
     async def submit(
         self,
@@ -84,26 +112,36 @@ class Engine:
     ) -> Generation:
         """Hand token ids to vLLM; returns once it has admitted them.
 
-        Raises InvalidRequest, EngineBusy, EngineUnavailable or EngineStopping; nothing has then been started.
+        Raises InvalidRequest (UnknownAdapter), EngineBusy, EngineUnavailable or EngineStopping; nothing has then been
+        started.
         """
-        if self._stopping:
-            raise EngineStopping("the service is stopping and takes no new request")
-        request = _Request(self, f"groundwell-{uuid.uuid4().hex}")
+        self._check()
+        request = _Request(self, f"groundwell-{uuid.uuid4().hex}", self.adapters.enter(adapter))
         self._open[request.id] = request
         try:
             request.outputs = await self._llm.add_request(
                 request.id,
                 _prompt(prompt_ids, sampling),
                 _sampling_params(sampling, self._defaults, prompt_tokens=len(prompt_ids)),
+                lora_request=request.adapter and request.adapter.request,
                 priority=sampling.priority,
                 reasoning_ended=reasoning_ended,
             )
         except BaseException as error:
             await request.aclose()
             if isinstance(error, Exception):
-                raise _translated(error) from error
+                raise self._translated(error) from error
             raise
         return request
+
+    def _check(self) -> None:
+        if self._stopping:
+            raise EngineStopping("the service is stopping and takes no new request")
+        self._life.check()
+
+    def _translated(self, error: Exception) -> Exception:
+        dead = isinstance(error, vllm_names.EngineDeadError)
+        return EngineUnavailable(self._life.obituary()) if dead else _translated(error)
 
     async def beam_search(
         self, prompt_ids: list[int], sampling: SamplingOptions, *, adapter: str | None = None
@@ -113,29 +151,31 @@ class Engine:
         vLLM's own search (`BeamSearchOnlineMixin`): one request a beam and token, its prompt is in the cache; the
         width is at most half of the engine's `max_logprobs`.
         """
-        if self._stopping:
-            raise EngineStopping("the service is stopping and takes no new request")
+        self._check()
         search = vllm_names.BeamSearchOnlineMixin.__new__(type("Search", (vllm_names.BeamSearchOnlineMixin,), {}))
         search.engine_client, search.renderer = self._llm, self._llm.renderer
+        version = self.adapters.enter(adapter)
         try:
             found = search.beam_search(
                 _prompt(prompt_ids, sampling),
                 f"groundwell-{uuid.uuid4().hex}",
                 _beam_search_params(sampling, prompt_tokens=len(prompt_ids)),
+                lora_request=version and version.request,
             )
             outputs = [output async for output in found]
         except Exception as error:
-            raise _translated(error) from error
+            raise self._translated(error) from error
+        finally:
+            await self.adapters.leave(version)
         return [_delta(choice, outputs[-1]) for choice in outputs[-1].outputs[: sampling.n]]
 
     async def health(self) -> None:
         """Return when the engine can answer. Raises EngineUnavailable or EngineStopping."""
-        if self._stopping:
-            raise EngineStopping("the service is stopping")
+        self._check()
         try:
             await self._llm.check_health()
         except Exception as error:
-            raise _translated(error) from error
+            raise self._translated(error) from error
 
     async def stop_accepting(self) -> None:
         """Take nothing new and break off what runs: its iterators raise EngineStopping."""
@@ -146,8 +186,9 @@ class Engine:
 class _Request:
     """A request that vLLM has admitted, iterated as deltas."""
 
-    def __init__(self, engine: Engine, request_id: str) -> None:
+    def __init__(self, engine: Engine, request_id: str, adapter: Version | None) -> None:
         self.id = request_id
+        self.adapter = adapter
         self.outputs: Any = None
         self._engine = engine
         self._finished = False
@@ -159,6 +200,7 @@ class _Request:
     async def __anext__(self) -> Delta:
         while not self._pending:
             if self._finished:
+                await self.aclose()
                 raise StopAsyncIteration
             await self._receive()
         return self._pending.popleft()
@@ -168,7 +210,7 @@ class _Request:
             # As AsyncLLM.generate does: no task switch while outputs are at hand.
             output = self.outputs.get_nowait() or await self.outputs.get()
         except Exception as error:
-            raise self._broken_off(_translated(error)) from error
+            raise self._broken_off(self._engine._translated(error)) from error
         self._finished = output.finished
         for choice in output.outputs:
             if choice.finish_reason in ("abort", "error"):
@@ -176,15 +218,20 @@ class _Request:
             self._pending.append(_delta(choice, output))
 
     def _broken_off(self, error: Exception) -> Exception:
+        self._finished = True  # whoever asks again must not wait for ever
         if self._engine._stopping:
             return EngineStopping("the answer was broken off because the service is stopping")
         return error
 
     async def aclose(self) -> None:
         self._engine._open.pop(self.id, None)
-        if not self._finished:
-            self._finished = True
-            await self._engine._llm.abort(self.id)
+        adapter, self.adapter = self.adapter, None
+        try:
+            if not self._finished:
+                self._finished = True
+                await self._engine._llm.abort(self.id)
+        finally:
+            await self._engine.adapters.leave(adapter)
 
 
 def _prompt(prompt_ids: list[int], sampling: SamplingOptions) -> Any:
@@ -257,9 +304,7 @@ def _candidate(token_id: int, found: Any) -> Candidate:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return our exception for one of vLLM's; any other comes back as it is."""
-    if isinstance(error, vllm_names.EngineDeadError):
-        return EngineUnavailable("the vLLM engine has died: see its log, then restart the service")
+    """Return our exception for a refusal of vLLM's; any other comes back as it is."""
     if isinstance(error, vllm_names.GracefulHTTPError):
         return EngineBusy(str(error))
     if isinstance(error, (vllm_names.VLLMClientError, ValueError, TypeError)):

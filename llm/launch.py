@@ -1,38 +1,12 @@
-"""How vLLM is started: its environment, its configuration and, when it fails, the cause."""
+"""What vLLM is started with: its environment and its configuration."""
 
+import logging
 import os
-import sys
-from dataclasses import dataclass
 from typing import Any
 
 from llm import vllm_names
-from llm.models import NOT_HERE, parameter_count, resolve
+from llm.adapters import lora_fields
 from llm.options import EngineOptions, refuse_unknown
-from llm.protocol import EngineStartFailed
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A running AsyncLLM, the folder it was loaded from and the number of its weights (None: not known)."""
-
-    llm: Any
-    folder: str
-    parameters: int | None
-
-
-def launch(options: EngineOptions) -> Launched:
-    """Start vLLM; blocks for 15–40 s on a CPU. Raises EngineStartFailed or ModelNotFound."""
-    folder = resolve(options.model)
-    prepare_environment()
-    try:
-        config = configure(options, folder)
-        if options.fast_start:
-            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # create_engine_config set it to spawn on CPU
-        return Launched(_quiet_llm().from_vllm_config(config), folder, parameter_count(folder))
-    except OSError as error:
-        raise EngineStartFailed(f"the model {options.model} cannot be loaded: {NOT_HERE}") from error
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise EngineStartFailed(f"vLLM did not start with {options.model}: {error}") from error
 
 
 def prepare_environment() -> None:
@@ -46,6 +20,8 @@ def prepare_environment() -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if not (logger := logging.getLogger("vllm")).level:  # not configured yet: warnings of its import would be shown
+        logger.setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
 
 
 def configure(options: EngineOptions, folder: str) -> Any:
@@ -65,7 +41,8 @@ def configure(options: EngineOptions, folder: str) -> Any:
         "use_tqdm_on_load": False,
     }
     given |= _on_cpu(options) if vllm_names.current_platform.is_cpu() else _on_gpu(options)
-    return vllm_names.AsyncEngineArgs(**(given | options.vllm)).create_engine_config()
+    given |= options.vllm | lora_fields(options, folder)
+    return vllm_names.AsyncEngineArgs(**given).create_engine_config()
 
 
 def _on_cpu(options: EngineOptions) -> dict[str, Any]:
@@ -100,13 +77,3 @@ def _on_gpu(options: EngineOptions) -> dict[str, Any]:
     if options.max_num_seqs:
         given["max_num_seqs"] = options.max_num_seqs
     return given
-
-
-def _quiet_llm() -> Any:
-    parent = vllm_names.AsyncLLM
-
-    def __del__(self: Any, _finalizing: Any = sys.is_finalizing) -> None:
-        if not _finalizing():  # at interpreter exit the parent's __del__ fails with a TypeError
-            parent.__del__(self)
-
-    return type("QuietAsyncLLM", (parent,), {"__del__": __del__})

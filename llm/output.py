@@ -13,7 +13,7 @@ from llm.protocol import Delta, EngineLike, InvalidRequest
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from llm.options import EngineOptions
+    from llm.options import EngineOptions, SamplingOptions
 
 TOOL_MARKS = {
     "<function=": "qwen3_coder",
@@ -59,18 +59,24 @@ class ToolUse:
 class OutputFormat:
     """How the answer to one request is constrained and read.
 
-    `constraint` is the grammar that vLLM's parser wants (a dict of `vllm.StructuredOutputsParams`), None for none;
-    `skip_special_tokens` is False where the parser has to see them. Raises InvalidRequest for tools that vLLM refuses,
-    or a model whose format of tool calls is not known.
+    `constraint` is the caller's grammar, a dict of `vllm.StructuredOutputsParams`; vLLM's parser makes one of the tools
+    and of it. Raises InvalidRequest for tools that vLLM refuses, or a model whose format of tool calls is not known.
     """
 
-    def __init__(self, engine: EngineLike, use: ToolUse, template_options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineLike,
+        use: ToolUse,
+        template_options: dict[str, Any] | None = None,
+        *,
+        constraint: dict[str, Any] | None = None,
+    ) -> None:
         self._tokenizer = engine.tokenizer
         self._options = {"chat_template_kwargs": template_options or {}}
         self._tools = bool(use.tools) and use.choice != "none"
         self._parser_class: Any = None
-        self.constraint: dict[str, Any] | None = None
-        self.skip_special_tokens = True
+        self._constraint = constraint
+        self._hides_special_tokens = True
         if self._tools and engine.tool_call_parser is None:
             raise InvalidRequest(f"how {engine.model} writes tool calls is not known: set engine.tool_call_parser")
         if self._tools or engine.reasoning_parser:
@@ -78,17 +84,27 @@ class OutputFormat:
 
     def _set_parser(self, engine: EngineLike, use: ToolUse) -> None:
         self._parser_class = _parser_class(engine.tool_call_parser if self._tools else None, engine.reasoning_parser)
-        tools: dict[str, Any] = {"tools": list(use.tools), "tool_choice": use.choice} if self._tools else {}
-        request = {"messages": [{"role": "user", "content": ""}], "parallel_tool_calls": use.parallel, **tools}
+        request: dict[str, Any] = {"messages": [{"role": "user", "content": ""}], "parallel_tool_calls": use.parallel}
+        if self._tools:
+            request |= {"tools": list(use.tools), "tool_choice": use.choice}
+        if self._constraint is not None:
+            request["structured_outputs"] = self._constraint
         try:
             asked = vllm_names.ChatCompletionRequest.model_validate(request)
         except (vllm_names.VLLMClientError, ValueError) as error:
             raise InvalidRequest(f"vLLM refused the tools: {error}") from error
         self._request = self._new_parser(asked.tools).adjust_request(asked)
-        self.skip_special_tokens = self._request.skip_special_tokens
-        if self._request.structured_outputs is not None:
+        self._hides_special_tokens = self._request.skip_special_tokens
+        if self._tools and self._request.structured_outputs is not None:
             given = asdict(self._request.structured_outputs)
-            self.constraint = {name: value for name, value in given.items() if value and not name.startswith("_")}
+            self._constraint = {name: value for name, value in given.items() if value and not name.startswith("_")}
+
+    def applied_to(self, sampling: "SamplingOptions") -> "SamplingOptions":
+        """The sampling options with the grammar, and with special tokens where the parser has to see them."""
+        changed: dict[str, Any] = {"structured_outputs": self._constraint}
+        if not self._hides_special_tokens:
+            changed["skip_special_tokens"] = False
+        return sampling.model_copy(update=changed)
 
     def _new_parser(self, tools: Any) -> Any:
         return self._parser_class(self._tokenizer, tools, **self._options)

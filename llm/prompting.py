@@ -1,134 +1,166 @@
 """LangChain messages → the model's chat template → token ids, counted exactly as they are sent."""
 
-import json
-import re
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.messages import BaseMessage
+
+from llm.control import ControlTokens, UnsupportedTokenizer, backend_of
+from llm.stand_ins import StandIns
+from llm.template import ChatTemplate, NoChatTemplate
+from llm.tool_turns import with_tools
+from llm.turns import Conversation, UnsupportedContent, as_turns, has_tool_turns
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+__all__ = ["NoChatTemplate", "PromptEncoder", "PromptTooLong", "UnsupportedContent", "UnsupportedTokenizer"]
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 KEPT = 64  # prompts whose ids are remembered between counting and sending
 
 
 class PromptTooLong(ValueError):
-    """The prompt leaves no room for an answer in the model's window."""
+    """The prompt leaves no room for an answer in the model's window.
 
-    def __init__(self, prompt_tokens: int, max_model_len: int) -> None:
+    `prompt_tokens` is exact unless the prompt was refused by its length alone; then it has at least so many.
+    """
+
+    def __init__(self, prompt_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         self.prompt_tokens, self.max_model_len = prompt_tokens, max_model_len
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens, the model's window holds {max_model_len} with the answer: "
-            "shorten the question, or start the engine with a larger max_model_len"
+            f"the prompt has {'at least ' if at_least else ''}{prompt_tokens} tokens, the model's window holds "
+            f"{max_model_len} with the answer: shorten the question, or start the engine with a larger max_model_len"
         )
-
-
-class UnsupportedContent(ValueError):
-    """A message holds something that the model's chat template cannot take."""
 
 
 class PromptEncoder:
     """Turns messages into the ids that the engine gets. Thread-safe; remembers the last prompts' ids.
 
-    Control tokens of the vocabulary that stand in a message's content are encoded as the plain text they are, so no
-    document, question or file name can open or close a turn.
+    Control tokens of the vocabulary that stand in a text of a message or a tool are encoded as the plain text they are,
+    so no document, question or file name can open or close a turn. A prompt without them has exactly the ids of
+    `tokenizer.apply_chat_template`. `chat_template` (a text, or a name where the tokenizer has several) replaces the
+    tokenizer's own. Raises UnsupportedTokenizer for one without a tokenizer.json.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        self._tokenizer = tokenizer
-        self._kept: OrderedDict[tuple[tuple[str, str], ...], list[int]] = OrderedDict()
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
+        self._tokenizer, self._chat_template = tokenizer, chat_template
+        self._backend = backend_of(tokenizer)
+        self._kept: OrderedDict[str, list[int]] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def encode(self, messages: Sequence[BaseMessage]) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[BaseMessage],
+        *,
+        tools: Sequence[dict[str, Any]] = (),
+        template_options: Mapping[str, Any] = NO_OPTIONS,
+        max_model_len: int | None = None,
+    ) -> list[int]:
         """The ids of the messages with the opening of the answer after them; BOS is there once, from the template.
 
-        Raises UnsupportedContent for a role, a content part or an order of turns that the template does not take.
+        `tools` are dicts as in OpenAI's API; for a template that does not know them they are put into words.
+        `template_options` are further variables of the template. The order of roles is mended where the template wants
+        it (`llm.turns.mended`). Raises UnsupportedContent for a role, a content block or an order of turns that the
+        template does not take even so, and PromptTooLong for a prompt of `max_model_len` tokens or more.
         """
-        turns = tuple(_as_turn(message) for message in convert_to_messages(messages))
-        ids = self._kept.get(turns)
-        if ids is None:
-            ids = self._kept[turns] = self._ids(turns)
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+        given = Conversation(as_turns(messages), tools, template_options)
+        if not given.turns:
+            raise UnsupportedContent("there is no message to answer")
+        template = self._templates[bool(tools)]
+        spelled = self._spelled(template, _in_words(given) if _is_beyond(template, given) else given)
+        if max_model_len and (fewest := self._control.at_least(spelled, max_model_len)):
+            raise PromptTooLong(fewest, max_model_len, at_least=True)
+        ids = self._ids(spelled)
+        if max_model_len and len(ids) >= max_model_len:
+            raise PromptTooLong(len(ids), max_model_len)
         return ids
 
     def text_ids(self, text: str) -> list[int]:
         """The ids of a plain text, in which nothing is a control token."""
-        return self._plain.encode(text, add_special_tokens=False).ids
+        return self._control.encode(text)
 
     @cached_property
-    def _plain(self) -> "Tokenizer":
-        """The tokenizer without its control tokens.
-
-        `split_special_tokens` would not do: it is a switch on the tokenizer that all threads share, and tokens that
-        are added but not marked special (DeepSeek's turn tokens, Qwen's `<think>`) stay whole under it.
-        """
-        from tokenizers import Tokenizer
-
-        described = json.loads(self._tokenizer.backend_tokenizer.to_str())
-        return Tokenizer.from_str(json.dumps({**described, "added_tokens": [], "truncation": None, "padding": None}))
+    def renders_tools(self) -> bool:
+        """Whether the chat template itself tells the model of tools."""
+        return self._templates[True].renders_tools
 
     @cached_property
-    def _control_tokens(self) -> re.Pattern[str]:
-        added = self._tokenizer.added_tokens_decoder.values()
-        tokens = {token.content for token in added if token.content.strip()}  # runs of blanks control nothing
-        longest_first = sorted(tokens, key=len, reverse=True)
-        return re.compile("|".join(re.escape(token) for token in longest_first) or r"(?!)")
+    def _control(self) -> ControlTokens:
+        return ControlTokens(self._backend)
 
-    def _ids(self, turns: Sequence[tuple[str, str]]) -> list[int]:
-        found = {token for _, content in turns for token in self._control_tokens.findall(content)}
-        if not found:
-            return self._tokenizer.encode(self._rendered(turns), add_special_tokens=False)
-        return self._ids_without_control(turns, sorted(found))
+    @cached_property
+    def _stand_ins(self) -> StandIns:
+        return StandIns(self._control.tokens, self._control.pattern)
 
-    def _ids_without_control(self, turns: Sequence[tuple[str, str]], found: list[str]) -> list[int]:
-        """As `_ids`, with a stand-in for each control token while the template is applied."""
-        stand_ins = _unused_characters([content for _, content in turns], len(found))
-        tokens = dict(zip(stand_ins, found, strict=True))
-        stand_in_of = {token: stand_in for stand_in, token in tokens.items()}
-        safe = [(role, self._control_tokens.sub(lambda m: stand_in_of[m[0]], content)) for role, content in turns]
-        ids: list[int] = []
-        for piece in re.split(f"([{''.join(stand_ins)}])", self._rendered(safe)):
-            if piece in tokens:
-                ids += self.text_ids(tokens[piece])
-            else:
-                ids += self._tokenizer.encode(piece, add_special_tokens=False)
+    @cached_property
+    def _templates(self) -> dict[bool, ChatTemplate]:
+        """The template for a conversation without tools and the one for tools, mostly the same."""
+        plain = ChatTemplate(self._tokenizer, self._template_text(None))
+        for_tools = self._template_text([])
+        return {False: plain, True: plain if for_tools == plain.text else ChatTemplate(self._tokenizer, for_tools)}
+
+    def _template_text(self, tools: list[dict[str, Any]] | None) -> str:
+        try:
+            return self._tokenizer.get_chat_template(self._chat_template, tools)
+        except ValueError as error:
+            raise NoChatTemplate(f"the tokenizer has no chat template to use by itself: name one ({error})") from error
+
+    def _ids(self, spelled: str) -> list[int]:
+        # The text that is encoded is the key: what it was made of (messages, tools, options, the date) is all in it.
+        with self._lock:
+            if spelled in self._kept:
+                self._kept.move_to_end(spelled)
+                return self._kept[spelled]
+        ids = self._control.encode(spelled)
+        with self._lock:
+            self._kept[spelled] = ids
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
         return ids
 
-    def _rendered(self, turns: Sequence[tuple[str, str]]) -> str:
-        from jinja2 import TemplateError
+    def _spelled(self, template: ChatTemplate, given: Conversation) -> str:
+        """The prompt's text, in the first order of turns that the template takes."""
+        refusals: list[UnsupportedContent] = []
+        for turns in template.orders(given.turns):
+            try:
+                return self._rendered(template, replace(given, turns=turns))
+            except UnsupportedContent as error:
+                refusals.append(error)
+        raise refusals[0]
 
-        conversation = [{"role": role, "content": content} for role, content in turns]
-        try:
-            return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
-        except TemplateError as error:
-            raise UnsupportedContent(f"the model's chat template refuses these messages: {error}") from error
-
-
-def _as_turn(message: BaseMessage) -> tuple[str, str]:
-    role = ROLES.get(message.type) or str(getattr(message, "role", message.type))
-    if role not in ROLES.values():  # a free role would be written into the prompt beside the control tokens
-        raise UnsupportedContent(f"no chat template knows the role {role!r}")
-    if isinstance(message.content, str):
-        return role, message.content
-    return role, "".join(_text_of(part) for part in message.content)
-
-
-def _text_of(part: str | dict) -> str:
-    if isinstance(part, str):
-        return part
-    if part.get("type") == "text":
-        return part["text"]
-    raise UnsupportedContent(f"the model reads text only, a message holds {part.get('type')!r}")
+    def _rendered(self, template: ChatTemplate, given: Conversation) -> str:
+        """The prompt's text with the template's control tokens in their secret spelling and all others as they are."""
+        hidden = self._stand_ins.hide(given, template=template.text)
+        text = template.render(hidden.conversation)
+        if self._stand_ins.may_be_parts(given):
+            broken = self._stand_ins.hide(given, template=template.text, parts=True)
+            without = template.render(broken.conversation)
+            written = self._control.pattern.findall
+            if written(text) != written(without):
+                hidden, text = broken, without
+        return _whole(hidden.show(self._control.spell(text)))
 
 
-def _unused_characters(texts: list[str], number: int) -> list[str]:
-    """Characters of Unicode's private use areas (137,468 in all) that occur in none of the texts."""
-    used = set().union(*texts)
-    private = chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
-    return list(islice((chr(code) for code in private if chr(code) not in used), number))
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedContent(f"a message holds half a character: {text[error.start]!r}") from error
+    return text
+
+
+def _is_beyond(template: ChatTemplate, given: Conversation) -> bool:
+    """Whether the conversation needs tools that the template does not write."""
+    if template.renders_tools:
+        return False
+    return bool(given.tools) or (has_tool_turns(given.turns) and not template.renders_calls)
+
+
+def _in_words(given: Conversation) -> Conversation:
+    return replace(given, turns=with_tools(given.turns, given.tools), tools=())

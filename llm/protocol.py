@@ -1,7 +1,7 @@
 """What an engine is to those who use it: requests in, deltas out, and how it fails. Knows no vLLM."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,6 +9,8 @@ from llm.options import SamplingOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from llm.adapters import Adapters
 
 NORMAL, URGENT = 0, -1
 """Priorities of a request: lower goes first."""
@@ -32,6 +34,17 @@ class EngineBusy(Exception):
 
 class InvalidRequest(ValueError):
     """vLLM refused the request's ids or sampling options."""
+
+
+class UnknownAdapter(InvalidRequest):
+    """No adapter of that name is loaded."""
+
+    def __init__(self, name: str, loaded: Iterable[str]) -> None:
+        super().__init__(f"no adapter {name!r} is loaded; loaded: {', '.join(loaded) or 'none'}")
+
+
+class AdapterRefused(InvalidRequest):
+    """A LoRA cannot be loaded; the engine and what it has loaded stay as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,7 @@ class EngineLike(Protocol):
     parameters: int | None
     tool_call_parser: str | None
     reasoning_parser: str | None
+    adapters: "Adapters"
 
     async def submit(
         self,

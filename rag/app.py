@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -34,8 +35,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.starting = asyncio.current_task()
         async with (start_engine or (lambda: Engine.start(settings.engine)))() as engine:
             service = app.state.service = await asyncio.to_thread(_service, settings, engine, embedder)
+            app.state.starting = None
             with closing(service.library):
                 yield
 
@@ -70,8 +73,8 @@ async def _engine_or_reason(settings: Settings) -> AsyncIterator[EngineLike]:
     try:
         async with Engine.start(settings.engine) as engine:
             yield engine
-    except (EngineStartFailed, ModelNotFound) as error:
-        print(f"groundwell serve: {error}", file=sys.stderr)
+    except (EngineStartFailed, ModelNotFound, asyncio.CancelledError) as error:
+        print(f"groundwell serve: {str(error) or 'stopped before it had started'}", file=sys.stderr)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         raise
 
@@ -79,15 +82,22 @@ async def _engine_or_reason(settings: Settings) -> AsyncIterator[EngineLike]:
 def serve(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM, then end the streams with an error event, stop the engine and return 0.
 
-    Returns 3 when the engine does not start. Raises SystemExit(1) when the address is taken.
+    A signal before it answers breaks the start off. Raises SystemExit(3) when the engine does not start, SystemExit(1)
+    when the address is taken.
     """
     import uvicorn
 
     app = create_app(settings, start_engine=lambda: _engine_or_reason(settings))
 
     class Server(uvicorn.Server):
+        stopped = False
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)
+            self.stopped = True
+            starting: asyncio.Task[None] | None = getattr(app.state, "starting", None)
+            if starting:
+                starting.get_loop().call_soon_threadsafe(starting.cancel)
             service: Service | None = getattr(app.state, "service", None)
             if service:
                 stopping = service.engine.stop_accepting()
@@ -111,5 +121,11 @@ def serve(settings: Settings) -> int:
         print(f"groundwell serve: cannot listen on {host}:{port}; choose another with --port", file=sys.stderr)
         raise
     server = Server(config)
-    server.run(sockets=[listening])
-    return 0 if server.started else 3
+    try:
+        server.run(sockets=[listening])
+    except SystemExit:
+        if not server.stopped:
+            raise
+        # vLLM may still be imported in its thread: Python cannot end in the midst of it, and waiting takes up to 10 s.
+        os._exit(0)
+    return 0 if server.started or server.stopped else 3

@@ -18,6 +18,7 @@ from langchain_core.messages import (
 from langchain_core.prompts import ChatPromptTemplate
 
 from llm.prompting import KEPT, PromptEncoder, UnsupportedContent
+from llm.turns import as_turns
 from tests.fakes import CHATML, byte_tokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -189,6 +190,11 @@ def test_an_image_is_refused_by_its_name() -> None:
         encoder().encode([HumanMessage([{"type": "text", "text": "what is this?"}, image])])
 
 
+def test_half_a_character_is_refused() -> None:
+    with pytest.raises(UnsupportedContent, match=r"half a character: '\\ud83d'"):
+        encoder().encode([HumanMessage("so \ud83d it is")])
+
+
 def test_a_message_without_a_role_is_refused_by_its_type() -> None:
     with pytest.raises(UnsupportedContent, match="function"):
         encoder().encode([FunctionMessage("42", name="answer")])
@@ -204,15 +210,84 @@ def test_a_known_role_may_be_given_by_name() -> None:
     assert encoder().encode([ChatMessage("hi", role="user")]) == encoder().encode([HumanMessage("hi")])
 
 
-def test_a_tools_answer_has_a_turn_of_its_own() -> None:
-    ids = encoder().encode([HumanMessage("hi"), ToolMessage("42", tool_call_id="1")])
-    assert f"{START}tool\n42{END}" in tokenizer().decode(ids)
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+CALLED = AIMessage("", tool_calls=[{"name": "find", "args": {"mountain": "Pico"}, "id": "1"}])
 
 
-def test_what_the_template_refuses_is_told_in_its_words() -> None:
-    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    with pytest.raises(UnsupportedContent, match="System role not supported"):
-        PromptEncoder(byte_tokenizer(refusing + CHATML)).encode([SystemMessage("x"), HumanMessage("y")])
+@pytest.mark.parametrize(
+    ("messages", "tools"),
+    [
+        ([HumanMessage("hi")], [TOOL]),
+        ([HumanMessage("hi"), CALLED], []),
+        ([HumanMessage("hi"), CALLED, ToolMessage("42", tool_call_id="1")], []),
+        ([ToolMessage("42", tool_call_id="1"), HumanMessage("hi")], [TOOL]),
+    ],
+)
+def test_a_template_without_tools_gets_them_in_words(
+    messages: list[BaseMessage], tools: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[Any] = []
+
+    def in_words(turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        got.append((turns, tools))
+        return [{"role": "user", "content": f"{len(turns)} turns, {len(tools)} tools {END}"}]
+
+    monkeypatch.setattr("llm.prompting.with_tools", in_words)
+    text = f"{len(messages)} turns, {len(tools)} tools {END}"
+    assert encoder().encode(messages, tools=tools) == encoder().encode([HumanMessage(text)])
+    assert got == [(as_turns(messages), tools)]
+
+
+def test_a_template_that_writes_calls_but_no_tools_gets_those_of_a_conversation() -> None:
+    writes_calls = "{% for message in messages %}{% for call in message.tool_calls or [] %}{{ call.function.name }}"
+    made = byte_tokenizer(writes_calls + "{% endfor %}{{ message.content }}|{% endfor %}")
+    messages = [HumanMessage("hi"), CALLED, ToolMessage("42", tool_call_id="1")]
+    assert made.decode(PromptEncoder(made).encode(messages)) == "hi|find|42|"
+
+
+def test_turns_are_those_of_openai() -> None:
+    call = {"name": "find", "args": {"mountain": "Pico"}, "id": "1"}
+    messages = [
+        SystemMessage("x"),
+        HumanMessage("y", name="Ann"),
+        AIMessage("z", tool_calls=[call]),
+        ToolMessage([{"type": "text", "text": "4"}, "2"], tool_call_id="1"),
+        ToolMessage("?", tool_call_id="2"),
+    ]
+    function = {"name": "find", "arguments": {"mountain": "Pico"}}
+    assert as_turns(messages) == [
+        {"role": "system", "content": "x"},
+        {"role": "user", "content": "y", "name": "Ann"},
+        {"role": "assistant", "content": "z", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "content": "42", "tool_call_id": "1", "name": "find"},
+        {"role": "tool", "content": "?", "tool_call_id": "2"},
+    ]
+
+
+def test_what_the_model_thought_and_called_is_not_in_its_text() -> None:
+    blocks = [
+        {"type": "reasoning", "reasoning": "hm"},
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "four"},
+        {"type": "tool_call", "name": "find", "args": {}, "id": "1"},
+        {"type": "tool_use", "name": "find", "input": {}, "id": "1"},
+    ]
+    thought = AIMessage(blocks, additional_kwargs={"reasoning_content": "hm"})
+    assert encoder().encode([HumanMessage("x"), AIMessage("four")]) == encoder().encode(
+        [HumanMessage("x"), _bare(thought)]
+    )
+
+
+def _bare(message: AIMessage) -> AIMessage:
+    """Without the calls that LangChain reads from the blocks."""
+    return message.model_copy(update={"tool_calls": []})
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url", "input_audio", "audio", "video", "file", "text-plain", "x"])
+@pytest.mark.parametrize("place", [SystemMessage, HumanMessage, AIMessage])
+def test_what_is_no_text_is_refused_by_its_name(kind: str, place: type[BaseMessage]) -> None:
+    with pytest.raises(UnsupportedContent, match=kind):
+        encoder().encode([place([{"type": "text", "text": "what is this?"}, {"type": kind, "url": "x"}])])
 
 
 def test_the_encoder_remembers_the_last_prompts_and_forgets_the_others() -> None:
@@ -226,6 +301,24 @@ def test_the_encoder_remembers_the_last_prompts_and_forgets_the_others() -> None
     assert once.encode([HumanMessage("0")]) is not first
 
 
+def test_a_prompt_that_is_asked_for_again_is_not_forgotten_first() -> None:
+    once = PromptEncoder(byte_tokenizer())
+    first = once.encode([HumanMessage("0")])
+    for at in range(1, KEPT + 5):
+        once.encode([HumanMessage(str(at))])
+        assert once.encode([HumanMessage("0")]) is first
+
+
 def test_the_role_counts_in_what_is_remembered() -> None:
     once = PromptEncoder(byte_tokenizer())
     assert once.encode([HumanMessage("x")]) != once.encode([AIMessage("x")])
+
+
+def test_tools_options_and_the_time_count_in_what_is_remembered() -> None:
+    once = PromptEncoder(byte_tokenizer("{{ tools }}{{ place }}" + CHATML))
+    asked: list[BaseMessage] = [HumanMessage("x")]
+    ids = [once.encode(asked), once.encode(asked, tools=[TOOL]), once.encode(asked, template_options={"place": 1})]
+    ids += [once.encode(asked, template_options={"place": True})]
+    assert len({tuple(each) for each in ids}) == 4
+    clock = PromptEncoder(byte_tokenizer("{{ strftime_now('%f') }}" + CHATML))
+    assert clock.encode(asked) != clock.encode(asked)
