@@ -236,7 +236,8 @@ def _check_vocabulary(module: str, shape: Shape, base: Shapes) -> None:
     known = base.get(place(module))
     if known and shape not in known:
         raise AdapterRefused(
-            f"it has tokens of its own ({module} is {_shown([shape])}, the model's {_shown(known)}): merge it into the model"
+            f"it has tokens of its own ({module} is {_shown([shape])}, the model's {_shown(known)}): "
+            "merge it into the model"
         )
 
 
