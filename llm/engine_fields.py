@@ -67,7 +67,7 @@ def _unwrapped(value: Any, annotation: str) -> Any:
 
 @cache
 def _plain_type(annotation: str) -> Any:
-    try:
+    try:  # the annotation is source text of the installed vLLM
         kind = eval(annotation, {"__builtins__": {}}, PLAIN)
     except (NameError, TypeError):
         return None

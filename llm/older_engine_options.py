@@ -152,7 +152,7 @@ ROWS = (
         "hf_overrides",
         "these parameters are changed, the model's others stay",
         _rope_scaling,
-        since="0.12",
+        since="before 0.13",
         shown=SHOWN,
     ),
     translated(
@@ -160,7 +160,7 @@ ROWS = (
         "hf_overrides",
         "changed in the model's parameters",
         _rope_theta,
-        since="0.12",
+        since="before 0.13",
         shown=SHOWN,
     ),
     translated("task", "runner", "auto and generate; others are refused", _task, since="0.13", shown=SHOWN),

@@ -107,7 +107,7 @@ FIELDS = {
     "collect_detailed_traces": ("", "", "not here: a collector's"),
     "kv_cache_memory_bytes": ("after 0.5", "in place of kv_cache_gib", WINDOW),
     "scheduling_policy": ("after 0.5", "priority by default; fcfs ignores it", QUEUE),
-    "logits_processors": ("0.10.2", "classes or module:Class, run for every request", PROCESSOR),
+    "logits_processors": ("after 0.5", "classes or module:Class, run for every request", PROCESSOR),
     "structured_outputs_config": (
         "0.11",
         "backend of constraints: xgrammar by default",
