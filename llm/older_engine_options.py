@@ -59,7 +59,14 @@ def _grammar_backend(value: Any) -> dict[str, Any]:
 
 
 ROWS = (
-    translated("worker_use_ray", "distributed_executor_backend", 'True is "ray"', _ray, since="0.7", shown=SHOWN),
+    translated(
+        "worker_use_ray",
+        "distributed_executor_backend",
+        'True is "ray"',
+        _ray,
+        since="0.7",
+        shown="test_an_older_name_asks_for_ray",
+    ),
     dropped("engine_use_ray", "", "the engine has a process of its own anyway", since="before 0.7"),
     dropped("swap_space", "kv_offloading_size", "a preempted request is computed again, not swapped", since="0.18"),
     *(
@@ -74,7 +81,7 @@ ROWS = (
         "True: as it is anyway; False: enable_log_requests",
         _request_log,
         since="0.10.1",
-        shown=SHOWN,
+        shown="test_requests_are_logged_when_asked_for",
     ),
     dropped("max_log_len", "", "prompts are not logged", since="before 0.26"),
     dropped("use_v2_block_manager", "", "it is the only one", since="0.6.4"),
@@ -145,7 +152,7 @@ ROWS = (
         "key backend",
         _grammar_backend,
         since="0.12",
-        shown=SHOWN,
+        shown="test_a_backend_takes_its_schemas",
     ),
     translated(
         "rope_scaling",
@@ -153,7 +160,7 @@ ROWS = (
         "these parameters are changed, the model's others stay",
         _rope_scaling,
         since="before 0.13",
-        shown=SHOWN,
+        shown="test_rope_scaling_changes_what_it_says_and_nothing_else",
     ),
     translated(
         "rope_theta",
@@ -161,7 +168,7 @@ ROWS = (
         "changed in the model's parameters",
         _rope_theta,
         since="before 0.13",
-        shown=SHOWN,
+        shown="test_rope_scaling_changes_what_it_says_and_nothing_else",
     ),
     translated("task", "runner", "auto and generate; others are refused", _task, since="0.13", shown=SHOWN),
     refused(

@@ -123,7 +123,7 @@ FIELDS = {
     "hf_overrides": (
         "after 0.5",
         "changes to the model's configuration",
-        "test_an_older_name_reaches_vllms_configuration",
+        "test_rope_scaling_changes_what_it_says_and_nothing_else",
     ),
     "speculative_config": ("after 0.5", "draft model or n-grams", SPEED),
 }
