@@ -209,11 +209,11 @@ class Adapters:
             await self._llm.add_lora(version.request)
         except BaseException as error:
             await self._drop_if_unused(version)  # vLLM keeps one whose weights do not fit
+            if not isinstance(error, Exception):
+                raise
             if self._llm.errored:
                 raise EngineUnavailable(f"the vLLM engine died while it loaded adapter {adapter.name!r}") from error
-            if isinstance(error, Exception):
-                raise AdapterRefused(f"adapter {adapter.name!r} in {adapter.folder}: {_cause(error)}") from error
-            raise
+            raise AdapterRefused(f"adapter {adapter.name!r} in {adapter.folder}: {_cause(error)}") from error
         return version
 
     def _request(self, adapter: Adapter, content: str) -> Any:
