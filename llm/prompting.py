@@ -45,12 +45,14 @@ class PromptEncoder:
     Control tokens of the vocabulary that stand in a text of a message or a tool are encoded as the plain text they are,
     so no document, question or file name can open or close a turn. A prompt without them has exactly the ids of
     `tokenizer.apply_chat_template`. `chat_template` (a text, or a name where the tokenizer has several) replaces the
-    tokenizer's own. Raises UnsupportedTokenizer for one without a tokenizer.json.
+    tokenizer's own. Making one takes a fraction of a second. Raises UnsupportedTokenizer without a tokenizer.json.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
         self._tokenizer, self._chat_template = tokenizer, chat_template
-        self._backend = backend_of(tokenizer)
+        # Made here: were they made at first use, two threads could each get half of two secret spellings.
+        self._control = ControlTokens(backend_of(tokenizer))
+        self._stand_ins = StandIns(self._control.tokens, self._control.pattern)
         self._kept: OrderedDict[str, list[int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -89,14 +91,6 @@ class PromptEncoder:
     def renders_tools(self) -> bool:
         """Whether the chat template itself tells the model of tools."""
         return self._templates[True].renders_tools
-
-    @cached_property
-    def _control(self) -> ControlTokens:
-        return ControlTokens(self._backend)
-
-    @cached_property
-    def _stand_ins(self) -> StandIns:
-        return StandIns(self._control.tokens, self._control.pattern)
 
     @cached_property
     def _templates(self) -> dict[bool, ChatTemplate]:
