@@ -45,7 +45,7 @@ def _count_alone(message: Any, choice: Mapping[str, Any]) -> None:
 
 
 def reasoning(message: Mapping[str, Any]) -> dict[str, str]:
-    """The reasoning of a message or delta; vLLM's name for it was reasoning_content before 0.12."""
+    """The reasoning of a message or delta, under today's name or that of older versions of vLLM."""
     text = message.get("reasoning") or message.get("reasoning_content")
     return {"reasoning_content": text} if text else {}
 

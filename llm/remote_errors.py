@@ -11,7 +11,7 @@ from llm.protocol import EngineBusy, EngineUnavailable, InvalidRequest, UnknownA
 
 # vLLM 0.32: "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input
 # tokens"; or "contains 9000 characters (more than 8192 characters, which is the upper bound for 2048 input tokens)".
-# Before 0.30 it counted max_tokens in: "you requested 512 output tokens and your prompt contains 1600 input tokens".
+# Older ones counted max_tokens in: "you requested 512 output tokens and your prompt contains 1600 input tokens".
 WINDOW = re.compile(r"maximum context length is (\d+) tokens")
 PROMPT = re.compile(r"(at least )?(\d+) (?:input tokens|in the messages)")
 UPPER_BOUND = re.compile(r"upper bound for (\d+) input tokens")

@@ -24,8 +24,9 @@ class RemoteServer:
     """Says `words`, a token each, after `reasoning`; or calls `tools`.
 
     `received` has the body of each request, `running` counts those that are answered now. What stands in `answers` is
-    given first, one for each request. `gate` holds the answer back after `before_gate` tokens. Where `counts_on_the_way`
-    is off it does as other servers do: usage at the end only. `breaks_off_after` so many tokens it closes the stream.
+    given first, one for each request. `gate` holds the answer back after `before_gate` tokens, after so many tokens
+    `error_after` has the stream hold an error and `breaks_off_after` closes it. Without `counts_on_the_way` it does as
+    other servers do: usage at the end only.
     """
 
     words: tuple[str, ...] = ("The ", "answer ", "is ", "42. ", "答案是四十二。")

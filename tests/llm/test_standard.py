@@ -8,6 +8,7 @@ from langchain_tests.unit_tests import ChatModelUnitTests, EmbeddingsUnitTests
 from llm.chat import ChatVLLM
 from llm.embeddings import Embedder
 from llm.options import EmbedderOptions
+from llm.remote import ChatRemote
 from tests.fakes import ScriptedEngine
 
 
@@ -24,6 +25,16 @@ class TestChatModel(ChatModelUnitTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {"engine": engine()}
+
+
+class TestChatRemote(ChatModelUnitTests):
+    @property
+    def chat_model_class(self) -> type[ChatRemote]:
+        return ChatRemote
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"base_url": "http://127.0.0.1:1/v1", "model": "small"}
 
 
 class TestEmbeddings(EmbeddingsUnitTests):

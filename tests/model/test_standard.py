@@ -1,20 +1,15 @@
-"""LangChain's own contract for chat models, on the real engine: every switch on but images, pdf and audio."""
+"""LangChain's own contract for chat models, on the real engine."""
 
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
-from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from llm.chat import ChatVLLM
 from llm.engine import Engine
+from tests.standard import SAMPLING, Contract
 
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-
-class TestChatVLLM(ChatModelIntegrationTests):
-    """One configuration for all tests."""
-
+class TestChatVLLM(Contract):
     @pytest.fixture(autouse=True)
     def _engine(self, engine: Engine) -> None:
         type(self).engine = engine  # type: ignore[attr-defined]
@@ -25,51 +20,4 @@ class TestChatVLLM(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        # Against endless repetition; unlike repetition_penalty it leaves what is copied from the question alone.
-        sampling = {"temperature": 0, "max_tokens": 200, "logprobs": 1, "frequency_penalty": 0.5}
-        return {"engine": self.engine, **sampling}  # type: ignore[attr-defined]
-
-    @property
-    def has_tool_calling(self) -> bool:
-        return True
-
-    @property
-    def has_tool_choice(self) -> bool:
-        return True
-
-    @property
-    def has_structured_output(self) -> bool:
-        return True
-
-    @property
-    def structured_output_kwargs(self) -> dict[str, Any]:
-        return {"repetition_penalty": 1.15}
-
-    @property
-    def supports_json_mode(self) -> bool:
-        return True
-
-    @property
-    def returns_usage_metadata(self) -> bool:
-        return True
-
-    @property
-    def supported_usage_metadata_details(self) -> dict[str, list[str]]:
-        return {"invoke": ["cache_read_input"], "stream": ["cache_read_input"]}
-
-    @property
-    def model_override_value(self) -> str:
-        return MODEL
-
-    @property
-    def supports_anthropic_inputs(self) -> bool:
-        return True
-
-    def invoke_with_cache_read_input(self, *, stream: bool = False) -> AIMessage:
-        model = ChatVLLM(**self.chat_model_params)
-        question = "Repeat after me: " + "soil moisture probe " * 40
-        model.invoke(question)
-        if not stream:
-            return model.invoke(question)
-        chunks = list(model.stream(question))
-        return sum(chunks[1:], chunks[0])
+        return {"engine": self.engine, **SAMPLING}  # type: ignore[attr-defined]

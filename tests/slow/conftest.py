@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.slow.vllm_server import VLLMServer, serving_vllm
+
 ROOT = Path(__file__).parents[2]
 GROUNDWELL = [sys.executable, "-m", "rag"]
 
@@ -68,3 +70,10 @@ def service(home: Path) -> Iterator[RunningService]:
     """A service for the tests that do not stop it."""
     with running(home) as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer]:
+    """vLLM's own server, started once."""
+    with serving_vllm(tmp_path_factory.mktemp("vllm")) as server:
+        yield server
