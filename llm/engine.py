@@ -140,8 +140,9 @@ class Engine:
         self._life.check()
 
     def _translated(self, error: Exception) -> Exception:
-        dead = isinstance(error, vllm_names.EngineDeadError)
-        return EngineUnavailable(self._life.obituary()) if dead else _translated(error)
+        if not isinstance(error, vllm_names.EngineDeadError):
+            return _translated(error)
+        return EngineStopping("the engine is stopped") if self._stopping else EngineUnavailable(self._life.obituary())
 
     async def beam_search(
         self, prompt_ids: list[int], sampling: SamplingOptions, *, adapter: str | None = None
@@ -210,15 +211,15 @@ class _Request:
             # As AsyncLLM.generate does: no task switch while outputs are at hand.
             output = self.outputs.get_nowait() or await self.outputs.get()
         except Exception as error:
-            raise self._broken_off(self._engine._translated(error)) from error
+            raise await self._broken_off(self._engine._translated(error)) from error
         self._finished = output.finished
         for choice in output.outputs:
             if choice.finish_reason in ("abort", "error"):
-                raise self._broken_off(EngineUnavailable(f"vLLM ended the request with {choice.finish_reason!r}"))
+                raise await self._broken_off(EngineUnavailable(f"vLLM ended the request with {choice.finish_reason!r}"))
             self._pending.append(_delta(choice, output))
 
-    def _broken_off(self, error: Exception) -> Exception:
-        self._finished = True  # whoever asks again must not wait for ever
+    async def _broken_off(self, error: Exception) -> Exception:
+        await self.aclose()  # whoever asks again must not wait for ever
         if self._engine._stopping:
             return EngineStopping("the answer was broken off because the service is stopping")
         return error
