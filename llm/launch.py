@@ -66,10 +66,11 @@ def _on_cpu(options: EngineOptions) -> dict[str, Any]:
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether the CPU has AVX-512; without it bfloat16 reads prompts 3 times slower than float32."""
+    """Whether the CPU multiplies bfloat16; with plain AVX-512 it reads prompts 4 times slower in it than in float32."""
     import torch
 
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
 
 
 def _on_gpu(options: EngineOptions) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class EngineOptions(Options):
     max_model_len: int | None = Field(
         None, description="context window in tokens (16k is 16,000, 16K 16,384); auto: what fits; None: the model's own"
     )
-    dtype: str = Field("auto", description="weight type; auto: the model's own, float32 on a CPU without AVX-512")
+    dtype: str = Field("auto", description="weight type; auto: the model's own, float32 on a CPU that lacks bfloat16")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of the GPU's memory (GPU only)")
     kv_cache_gib: float = Field(1.0, gt=0, description="KV cache in GiB (CPU only)")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one model")
