@@ -18,7 +18,7 @@ from typing import Any
 from llm import vllm_names
 from llm.engine_log import PIPE, TOLD
 
-ENGINE = "GROUNDWELL_ENGINE"
+JOIN = "GROUNDWELL_JOIN"
 """Environment of vLLM's processes: the pid of ours and the run folder, with a colon between."""
 EXECUTORS = ("UniProcExecutor", "MultiprocExecutor")
 
@@ -50,24 +50,25 @@ def __getattr__(name: str) -> Any:
 
 def join_parent() -> None:
     """In a process of vLLM, make it ours; once, and nothing in the process that starts the engine."""
-    parent, _, folder = os.environ.get(ENGINE, "").partition(":")
+    parent, _, folder = os.environ.get(JOIN, "").partition(":")
     if not parent or int(parent) == os.getpid():
         return
-    del os.environ[ENGINE]
+    del os.environ[JOIN]
+    threading.Thread(target=_end_with, args=(int(parent), folder), name="groundwell-parent", daemon=True).start()
     _write_to(Path(folder, PIPE))
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's deprecations are not the user's
-    threading.Thread(target=_end_with, args=(int(parent), folder), name="groundwell-parent", daemon=True).start()
 
 
 def tell_parent(why: str) -> None:
     """Say why this process cannot become the engine's."""
-    if folder := os.environ.get(ENGINE, "").partition(":")[2]:
-        Path(folder, PIPE).write_text(f"{TOLD}{why}\n", encoding="utf-8")
+    if folder := os.environ.get(JOIN, "").partition(":")[2]:
+        with Path(folder, PIPE).open("r+b", buffering=0) as pipe:
+            pipe.write(f"{TOLD}{why}\n".encode())
 
 
 def _write_to(pipe: Path) -> None:
-    opened = os.open(pipe, os.O_WRONLY)
+    opened = os.open(pipe, os.O_RDWR)  # for writing only it would wait for a reader, who may have died
     for stream in (1, 2):
         os.dup2(opened, stream)
     # A forked process has inherited Python's streams too, and they may write elsewhere (pytest, notebooks).

@@ -47,9 +47,14 @@ class EngineLog:
     def _read(self) -> None:
         with open(self._pipe, encoding="utf-8", errors="replace", closefd=False) as stream:
             for line in stream:
-                if END in line:
+                told, ended, _ = line.partition(END)
+                if told:
+                    self._keep(told.rstrip("\n"))
+                if ended:
                     return
-                self._lines.append(line.rstrip("\n"))
-                if self._aloud:
-                    with suppress(OSError):  # stderr is closed, or a pipe that nobody reads
-                        os.write(2, line.encode())
+
+    def _keep(self, line: str) -> None:
+        self._lines.append(line)
+        if self._aloud:
+            with suppress(OSError):  # stderr is closed, or a pipe that nobody reads
+                os.write(2, f"{line}\n".encode())

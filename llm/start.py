@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llm import vllm_names
-from llm.child import ENGINE, end_tree, executor_class, tell_parent
+from llm.child import JOIN, end_tree, executor_class, tell_parent
 from llm.engine_log import EngineLog
 from llm.launch import configure, prepare_environment
 from llm.models import NOT_HERE, parameter_count, resolve
@@ -111,7 +111,7 @@ class _Start:
         folder = resolve(options.model)
         prepare_environment()
         _import_vllm()
-        with STARTING, _environment_kept(METHOD, ENGINE, SOCKETS):
+        with STARTING, _environment_kept(METHOD, JOIN, SOCKETS):
             try:
                 config = configure(options, folder)
                 run_folder = RunFolder()
@@ -130,7 +130,7 @@ class _Start:
     def _vllm(self, config: Any, run_folder: RunFolder) -> Any:
         # On a CPU vLLM has just set it to spawn.
         os.environ[METHOD] = "fork" if self._options.fast_start else os.environ.get(METHOD, "spawn")
-        os.environ[ENGINE] = f"{os.getpid()}:{run_folder.path}"
+        os.environ[JOIN] = f"{os.getpid()}:{run_folder.path}"
         os.environ.setdefault(SOCKETS, str(run_folder.path))
         self._before = _children()
         self._processes_may_run.set()

@@ -101,12 +101,16 @@ def _pattern(template: str) -> str:
 def plainly(error: Exception) -> str:
     """An exception in one line; of a pydantic error each field's first complaint, without addresses and inputs."""
     if not hasattr(error, "errors"):
-        return " ".join(str(error).split()) or type(error).__name__
+        return _one_line(str(error)) or type(error).__name__
     complaints: dict[str, str] = {}
     for found in error.errors():
-        message = found["msg"].removeprefix("Value error, ")
+        message = _one_line(found["msg"].removeprefix("Value error, "))
         complaints.setdefault(str(found["loc"][0]) if found["loc"] else "", message)
     return "; ".join(f"{field}: {message}" if field else message for field, message in complaints.items())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def root_cause(lines: Sequence[str]) -> str | None:
