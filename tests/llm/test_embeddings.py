@@ -229,6 +229,11 @@ def test_passes_hold_like_lengths_under_the_budget_and_the_order_stays(
     assert angles == pytest.approx([9 / len(text) for text in texts])
 
 
+def test_the_budget_counts_what_is_read_and_not_what_is_cut(embedder: Embedder, model: SentenceModel) -> None:
+    embedder.embed_documents(["hello " * 5000, "world " * 6000])
+    assert len(model.passes) == 1
+
+
 def test_equal_texts_of_a_call_are_embedded_once(embedder: Embedder, model: SentenceModel) -> None:
     vectors = embedder.embed_documents(["hello", "密码", "hello", "hello", "密码"])
     assert [sorted(batch) for _, batch in model.passes] == [["hello", "密码"]]
