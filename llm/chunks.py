@@ -12,6 +12,9 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk
 from llm.output import Reader, ToolCallFragment, Written
 from llm.protocol import Candidate, Delta, TokenLogprobs
 
+FORBIDDEN = -9999.0
+"""OpenAI's log-probability of what cannot come, as of a token that a grammar excludes: JSON knows no infinity."""
+
 
 def opening(model: str, *, input_tokens: int) -> ChatGenerationChunk:
     """The first chunk: the engine has admitted the request."""
@@ -30,8 +33,8 @@ class Chunks:
         """The chunk of a delta. Usage is what the delta adds: LangChain adds up the usage of all chunks."""
         newly_cached, self._cached = delta.cached_tokens - self._cached, delta.cached_tokens
         written = self._reader.read(delta)
-        reasoning = len(delta.token_ids) if written.reasoning and not written.text else 0
-        usage = _usage(output_tokens=len(delta.token_ids), cached=newly_cached, reasoning=reasoning)
+        output, reasoning = len(delta.token_ids), written.reasoning_tokens
+        usage = _usage(output_tokens=output, cached=newly_cached, reasoning=reasoning)
         metadata = reported(delta, self._reader.finish_reason, top=self._top)
         last = {"chunk_position": "last"} if delta.finish_reason else {}
         return _chunk(written.text, usage, response_metadata=metadata, **_beside_text(written), **last)
@@ -120,6 +123,6 @@ def _candidates(candidates: Sequence[Candidate], top: int | None) -> list[dict[s
 def _candidate(candidate: Candidate) -> dict[str, Any]:
     return {
         "token": candidate.token,
-        "logprob": candidate.logprob,
+        "logprob": max(candidate.logprob, FORBIDDEN),
         "bytes": list(candidate.token.encode("utf-8", errors="replace")),
     }

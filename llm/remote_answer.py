@@ -53,10 +53,15 @@ def reasoning(message: Mapping[str, Any]) -> dict[str, str]:
 def _told(choice: Mapping[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if (logprobs := choice.get("logprobs")) and logprobs.get("content"):
-        told["logprobs"] = {"content": logprobs["content"]}
+        told["logprobs"] = {"content": [_best_first(place) for place in logprobs["content"]]}
     if choice.get("finish_reason"):
         told |= {"finish_reason": choice["finish_reason"], "stop_reason": choice.get("stop_reason")}
     return told
+
+
+def _best_first(place: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's server puts the chosen token first, which need not be the likeliest."""
+    return {**place, "top_logprobs": sorted(place["top_logprobs"], key=lambda each: -each["logprob"])}
 
 
 def _prompt_logprobs(places: Sequence[Mapping[str, Any] | None] | None) -> dict[str, Any]:

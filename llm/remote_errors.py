@@ -18,7 +18,7 @@ UPPER_BOUND = re.compile(r"upper bound for (\d+) input tokens")
 TOO_MANY_ASKED = re.compile(
     r"max_(?:completion_)?tokens\b.*(?:cannot be greater than|too large|must be at least 1, got)"
 )
-UNKNOWN_MODEL = re.compile(r"The model `(.*)` does not exist\.(?: Valid aliases: (.*)\.)?")
+UNKNOWN_MODEL = re.compile(r"The model `(.*)` does not exist")
 
 BUSY = (429, 503)
 NOT_IMPLEMENTED = 501
@@ -46,8 +46,14 @@ def _translated(error: openai.APIError, server: str) -> Exception:
     if status >= 500 and status != NOT_IMPLEMENTED:
         return EngineUnavailable(f"{server} failed with status {status}: {message}")
     if unknown := UNKNOWN_MODEL.search(message):
-        return UnknownAdapter(unknown[1], (unknown[2] or "").split(", "))
+        return _unknown_adapter(unknown[1], f"{server}: {message}")
     return _about_length(message) or InvalidRequest(f"{server} refused the request with status {status}: {message}")
+
+
+def _unknown_adapter(name: str, message: str) -> UnknownAdapter:
+    error = UnknownAdapter(name, ())
+    error.args = (message,)  # the server names its models, not the adapters that are loaded
+    return error
 
 
 def _about_length(message: str) -> Exception | None:

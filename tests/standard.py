@@ -1,4 +1,4 @@
-"""LangChain's own contract for chat models, as both of ours are put to it: every switch on but images, pdf and audio."""
+"""LangChain's own contract for chat models, for both of ours: every switch on but images, pdf and audio."""
 
 from typing import Any
 

@@ -1,6 +1,8 @@
 """What the engine writes as LangChain's chunks."""
 
 import itertools
+import json
+import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
@@ -90,11 +92,16 @@ def test_the_cached_tokens_count_once_whenever_the_engine_tells_them() -> None:
 
 
 def test_tokens_of_reasoning_are_counted_apart() -> None:
-    reader = ScriptedReader(Written(reasoning="hm"), Written(reasoning=" so"), Written("4"), Written("2"))
+    reader = ScriptedReader(
+        Written(reasoning="hm", reasoning_tokens=1),
+        Written(reasoning=" so", reasoning_tokens=1),
+        Written("4"),
+        Written("2"),
+    )
     deltas = [Delta("", [1, 2]), Delta("", [3]), Delta("4", [4]), Delta("2", [5], "stop")]
     usage = together(messages(deltas, reader)).usage_metadata
     assert usage and usage["output_tokens"] == 5
-    assert usage["output_token_details"] == {"reasoning": 3}
+    assert usage["output_token_details"] == {"reasoning": 2}
 
 
 def test_without_reasoning_no_tokens_of_it_are_told() -> None:
@@ -199,6 +206,13 @@ def test_the_prompts_log_probabilities_come_once_with_nothing_for_its_first_toke
     first, second = together(chunks).response_metadata["prompt_logprobs"]
     assert first is None
     assert (second["token"], second["logprob"], len(second["top_logprobs"])) == ("汉", -1.5, 1)
+
+
+def test_a_token_that_a_grammar_excludes_has_a_number_that_json_can_write() -> None:
+    written, excluded = Candidate(1, "长", 0.0), Candidate(2, "坏", -math.inf)
+    (place,) = as_openai([TokenLogprobs(written, [written, excluded])], 2)
+    assert [each["logprob"] for each in place["top_logprobs"]] == [0.0, -9999.0]
+    json.dumps(place, allow_nan=False)
 
 
 def test_half_a_character_does_not_break_the_bytes() -> None:

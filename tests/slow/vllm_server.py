@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from llm.launch import has_fast_bfloat16
+from llm.launch import _on_cpu
 from llm.models import resolve
 from llm.options import EngineOptions
 from tests.adapters import write_adapter
@@ -86,29 +86,24 @@ def serving_vllm(folder: Path) -> Iterator[VLLMServer]:
 
 
 def _arguments(options: EngineOptions) -> list[str]:
-    fast = has_fast_bfloat16()
     named = {
         "host": "127.0.0.1",
         "model": resolve(MODEL),
-        "served-model-name": MODEL,
-        "max-model-len": WINDOW,
-        "dtype": "auto" if fast else "float32",
-        "block-size": 32,
-        "max-num-seqs": 16,
-        "max-num-batched-tokens": 512 if fast else 128,
-        "kv-cache-memory-bytes": int(options.kv_cache_gib * 2**30),
-        "distributed-executor-backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
-        "scheduling-policy": "priority",
-        "structured-outputs-config": json.dumps({"disable_any_whitespace": True, "backend": "xgrammar"}),
-        "tool-call-parser": "hermes",
-        "uvicorn-log-level": "warning",
-        "max-loras": 2,  # one more than adapters, as our engine does
-        "max-lora-rank": 16,
-    }
-    switches = ["enforce-eager", "enable-auto-tool-choice", "enable-prompt-tokens-details", "enable-lora"]
-    adapters = [f"{name}={folder}" for name, folder in options.adapters.items()]
-    pairs = [part for name, value in named.items() for part in (f"--{name}", str(value))]
-    return [*pairs, *(f"--{switch}" for switch in switches), "--lora-modules", *adapters]
+        "served_model_name": MODEL,
+        "max_model_len": WINDOW,
+        "scheduling_policy": "priority",
+        "structured_outputs_config": json.dumps({"disable_any_whitespace": True, "backend": "xgrammar"}),
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        "enable_prompt_tokens_details": True,
+        "enable_lora": True,
+        "max_loras": 2,  # one more than adapters, as our engine does
+        "max_lora_rank": 16,
+        "lora_modules": f"{ADAPTER}={options.adapters[ADAPTER]}",
+        "uvicorn_log_level": "warning",
+    } | _on_cpu(options)
+    pairs = [(f"--{name.replace('_', '-')}", value) for name, value in named.items()]
+    return [part for flag, value in pairs for part in ([flag] if value is True else [flag, str(value)])]
 
 
 def _wait_until_healthy(server: VLLMServer, process: "subprocess.Popen[bytes]", log: Path) -> None:
