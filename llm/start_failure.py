@@ -123,14 +123,13 @@ def root_cause(lines: Sequence[str]) -> str | None:
 
 
 def _records(lines: Sequence[str]) -> list[str]:
-    """The text of each log record without the prefixes, workers' first; what had no prefix comes last."""
+    """The text of each log record, and of what is none, without the prefixes: processes write at the same time."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         prefix = PREFIX.match(line)
         process, place = (prefix[1], prefix[2] or "") if prefix else ("", "")
         found.setdefault((process, place), []).append(line[prefix.end() :] if prefix else line)
-    workers_first = sorted(found, key=lambda record: (not record[0], "EngineCore" in record[0]))
-    return ["\n".join(found[record]) for record in workers_first]
+    return ["\n".join(record) for record in found.values()]
 
 
 def _exceptions(record: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,10 @@ def test_what_is_written_at_the_start_is_kept_and_not_shown(
 def test_what_is_written_while_the_engine_runs_is_shown(
     log: EngineLog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    write(tmp_path, b"loading\n")
+    deadline = time.monotonic() + 10
+    while not log.lines:
+        assert time.monotonic() < deadline
     log.engine_runs()
     write(tmp_path, b"a fault\n")
     log.close()
