@@ -154,7 +154,7 @@ class Engine:
         """
         self._check()
         search = vllm_names.BeamSearchOnlineMixin.__new__(type("Search", (vllm_names.BeamSearchOnlineMixin,), {}))
-        search.engine_client, search.renderer = self._llm, self._llm.renderer
+        search.engine_client, search.renderer = _TokenByToken(self, sampling.priority), self._llm.renderer
         version = self.adapters.enter(adapter)
         try:
             found = search.beam_search(
@@ -164,11 +164,16 @@ class Engine:
                 lora_request=version and version.request,
             )
             outputs = [output async for output in found]
+        except EngineStopping:
+            raise
         except Exception as error:
             raise self._translated(error) from error
         finally:
             await self.adapters.leave(version)
-        return [_delta(choice, outputs[-1]) for choice in outputs[-1].outputs[: sampling.n]]
+        beams = [_delta(choice, outputs[-1]) for choice in outputs[-1].outputs[: sampling.n]]
+        if beams[0].finish_reason in ("abort", "error"):
+            raise EngineUnavailable(f"vLLM ended the search with {beams[0].finish_reason!r}")
+        return beams
 
     async def health(self) -> None:
         """Return when the engine can answer. Raises EngineUnavailable or EngineStopping."""
@@ -182,6 +187,21 @@ class Engine:
         """Take nothing new and break off what runs: its iterators raise EngineStopping."""
         self._stopping = True
         await self._llm.abort(list(self._open))
+
+
+class _TokenByToken:
+    """vLLM as its beam search sees it: each token of each beam is a request, and stopping ends it at the next one."""
+
+    def __init__(self, engine: Engine, priority: int) -> None:
+        self._engine, self._priority = engine, priority
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine._llm, name)
+
+    def generate(self, prompt: Any, params: Any, request_id: str, **options: Any) -> AsyncIterator[Any]:
+        if self._engine._stopping:
+            raise EngineStopping("the answer was broken off because the service is stopping")
+        return self._engine._llm.generate(prompt, params, request_id, **options, priority=self._priority)
 
 
 class _Request:

@@ -2,10 +2,7 @@
 
 import asyncio
 import concurrent.futures
-import time
-from collections.abc import Awaitable, Callable
 
-import prometheus_client
 import pytest
 from langchain_core.messages import HumanMessage
 
@@ -15,27 +12,12 @@ from llm.options import SamplingOptions
 from llm.prompting import PromptTooLong
 from llm.protocol import InvalidRequest
 from tests.model.conftest import WINDOW
-
-LONG = {"max_tokens": 2000, "ignore_eos": True}
+from tests.model.gauges import gauge, wait_until
 
 
 @pytest.fixture
 def chat(engine: Engine) -> ChatVLLM:
     return ChatVLLM(engine=engine, max_tokens=12)
-
-
-def gauge(name: str) -> float:
-    """The sum of one of vLLM's own gauges."""
-    families = prometheus_client.REGISTRY.collect()
-    return sum(sample.value for family in families for sample in family.samples if sample.name == f"vllm:{name}")
-
-
-def wait_until_idle(engine: Engine, *, seconds: float = 1.0) -> None:
-    """Fails unless nothing runs or waits, by our count and by the scheduler's, within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while engine.unfinished or gauge("num_requests_running") or gauge("num_requests_waiting"):
-        assert time.monotonic() < deadline, (engine.unfinished, gauge("num_requests_running"))
-        time.sleep(0.02)
 
 
 def test_all_ways_of_calling_give_the_same_text(chat: ChatVLLM) -> None:
@@ -64,13 +46,6 @@ def test_the_number_counted_is_the_number_of_ids_that_the_engine_got(chat: ChatV
 
 def prompt_tokens(engine: Engine) -> float:
     return gauge("prompt_tokens_total")
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_control_tokens_in_content_open_no_turn(chat: ChatVLLM, engine: Engine) -> None:
@@ -107,67 +82,6 @@ def test_the_second_call_finds_its_prompt_in_the_prefix_cache(chat: ChatVLLM) ->
     chat.invoke(question)
     usage = chat.invoke(question).usage_metadata
     assert usage and usage["input_token_details"]["cache_read"] >= 96
-
-
-async def broken_off(chat: ChatVLLM) -> None:
-    async for chunk in chat.astream("Count from 1 to 1000.", **LONG):
-        if chunk.content:
-            break
-
-
-async def closed(chat: ChatVLLM) -> None:
-    stream = chat.astream("Count from 1 to 1000.", **LONG)
-    await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
-
-
-async def cancelled_stream(chat: ChatVLLM) -> None:
-    task = asyncio.create_task(_drain(chat))
-    await asyncio.sleep(0.5)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def cancelled_invoke(chat: ChatVLLM) -> None:
-    task = asyncio.create_task(chat.ainvoke("Count from 1 to 1000.", **LONG))
-    await asyncio.sleep(0.5)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def timed_out(chat: ChatVLLM) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await _drain(chat)
-
-
-async def cancelled_in_prefill(chat: ChatVLLM) -> None:
-    task = asyncio.create_task(chat.ainvoke("Count. " * 700, **LONG))
-    await asyncio.sleep(0.2)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def _drain(chat: ChatVLLM) -> None:
-    async for _ in chat.astream("Count from 1 to 1000.", **LONG):
-        pass
-
-
-@pytest.mark.parametrize("bridged", [False, True], ids=["on the engine's loop", "from another loop"])
-@pytest.mark.parametrize("leave", [broken_off, closed, cancelled_stream, cancelled_invoke, timed_out])
-def test_leaving_frees_the_engine(
-    chat: ChatVLLM, engine: Engine, leave: Callable[[ChatVLLM], Awaitable[None]], bridged: bool
-) -> None:
-    if bridged:
-        asyncio.run(leave(chat))  # type: ignore[arg-type]
-    else:
-        asyncio.run_coroutine_threadsafe(leave(chat), engine.loop).result()  # type: ignore[arg-type]
-    wait_until_idle(engine)
-
-
-def test_leaving_while_the_prompt_is_read_frees_the_engine(chat: ChatVLLM, engine: Engine) -> None:
-    asyncio.run(cancelled_in_prefill(chat))
-    wait_until_idle(engine)
 
 
 def test_many_threads_share_the_engine(chat: ChatVLLM) -> None:

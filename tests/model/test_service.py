@@ -11,12 +11,11 @@ import pytest
 
 from llm.engine import Engine
 from tests.model.conftest import DATA
-from tests.model.test_engine import wait_until, wait_until_idle
+from tests.model.gauges import wait_until, wait_until_idle
 
 ASK = "/v1/knowledge-bases/default/ask"
 QUESTIONS = [json.loads(line) for line in (DATA / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
 DEMO = [json.loads(line) for line in (DATA / "demo.jsonl").read_text(encoding="utf-8").splitlines()]
-LONG = {"question": "Tell me all about the Terrano 3.", "max_tokens": 2000}
 HISTORY = [{"role": "user", "content": "What is a Terrano 3?"}, {"role": "assistant", "content": "A probe."}]
 
 
@@ -77,24 +76,6 @@ def test_the_right_file_is_among_the_sources(client: httpx.Client) -> None:
         if question["file"] not in [source["file"] for source in sources]:
             missed.append(question["id"])
     assert len(missed) <= 0.03 * len(answerable), missed
-
-
-def leave_after(client: httpx.Client, tokens: int, body: dict[str, Any]) -> None:
-    with client.stream("POST", ASK, json=body) as response:
-        stream = events(response)
-        while tokens:
-            tokens -= next(stream)[0] == "token"
-
-
-def test_a_client_that_leaves_while_streaming_frees_the_engine(client: httpx.Client, engine: Engine) -> None:
-    leave_after(client, 3, LONG)
-    wait_until_idle(engine)
-
-
-def test_a_client_that_leaves_without_streaming_frees_the_engine(client: httpx.Client, engine: Engine) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        client.post(ASK, json=LONG | {"stream": False}, timeout=httpx.Timeout(5, read=1.5))
-    wait_until_idle(engine)
 
 
 def test_a_client_that_leaves_while_the_prompt_is_read_frees_the_engine(client: httpx.Client, engine: Engine) -> None:
