@@ -5,7 +5,6 @@ The way in is vLLM's executor class, which it hands to the process of its engine
 
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 from llm import vllm_names
 from llm.engine_log import PIPE, TOLD
+from llm.run_folder import remove
 
 JOIN = "GROUNDWELL_JOIN"
 """Environment of vLLM's processes: the pid of ours and the run folder, with a colon between."""
@@ -81,7 +81,7 @@ def _write_to(pipe: Path) -> None:
 def _end_with(parent: int, folder: str) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(Path(folder))
     end_tree(os.getpid())
 
 

@@ -16,6 +16,7 @@ SOCKET_NAME = 36
 LONGEST = 107 - len("//") - SOCKET_NAME - len(PREFIX) - 8
 """Bytes of the place that a run folder is made in: a Unix socket's path (`sun_path`) has 107."""
 SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class RunFolder:
@@ -32,7 +33,7 @@ class RunFolder:
     def remove(self) -> None:
         """Remove it with all that is in it. Safe to call again."""
         if self.path.exists():
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove(self.path)
             os.close(self._lock)
 
 
@@ -42,6 +43,14 @@ def short_place(wanted: Path) -> Path:
         if len(os.fsencode(place)) <= LONGEST and os.access(place, os.W_OK | os.X_OK):
             return place
     raise OSError(f"{wanted} is too long for the path of a socket: set TMPDIR to a folder of at most {LONGEST} bytes")
+
+
+def remove(folder: Path) -> None:
+    """Remove a run folder, and the shared memory that killed workers of its engine leave."""
+    for meeting_place in folder.glob("vllm_dist_*"):
+        for memory in SHARED_MEMORY.glob(f"{meeting_place.name}-*"):  # vLLM's workers on a CPU name it so
+            memory.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _made_in(place: Path) -> tuple[Path, int]:
@@ -70,6 +79,6 @@ def _remove_unless_held(folder: Path) -> None:
     lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+        remove(folder)
     finally:
         os.close(lock)

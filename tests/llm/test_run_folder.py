@@ -58,6 +58,18 @@ def test_folders_of_dead_processes_are_swept_and_those_of_living_ones_stay(place
     living.remove()
 
 
+def test_shared_memory_of_killed_workers_goes_with_the_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = place / "shm"
+    memory.mkdir()
+    monkeypatch.setattr(run_folder, "SHARED_MEMORY", memory)
+    for name in ("vllm_dist_abc-tp:0-[0-1-2]-cpushm_0", "vllm_dist_other-tp:0-[0-1-2]-cpushm_0"):
+        (memory / name).touch()
+    dead = left_behind(place)
+    (dead / "vllm_dist_abc").touch()
+    sweep(place)
+    assert [path.name for path in memory.iterdir()] == ["vllm_dist_other-tp:0-[0-1-2]-cpushm_0"]
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_else_is_ever_swept(place: Path, name: str) -> None:
     (place / name).mkdir()
