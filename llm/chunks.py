@@ -19,7 +19,9 @@ FORBIDDEN = -9999.0
 def opening(model: str, *, input_tokens: int) -> ChatGenerationChunk:
     """The first chunk: the engine has admitted the request."""
     metadata = {"model_name": model, "model_provider": "vllm"}
-    return _chunk("", _usage(input_tokens=input_tokens), response_metadata=metadata)
+    usage = _usage(input_tokens=input_tokens)
+    usage["input_token_details"] = InputTokenDetails(cache_read=0)
+    return _chunk("", usage, response_metadata=metadata)
 
 
 class Chunks:
@@ -99,8 +101,9 @@ def _usage(*, input_tokens: int = 0, output_tokens: int = 0, cached: int = 0, re
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         total_tokens=input_tokens + output_tokens,
-        input_token_details=InputTokenDetails(cache_read=cached),
     )
+    if cached:  # LangChain adds the details up chunk by chunk, which doubles what a chunk costs
+        usage["input_token_details"] = InputTokenDetails(cache_read=cached)
     if reasoning:
         usage["output_token_details"] = OutputTokenDetails(reasoning=reasoning)
     return usage
