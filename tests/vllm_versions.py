@@ -18,7 +18,7 @@ from pathlib import Path
 
 from llm.engine import OURS
 from llm.options import SamplingOptions
-from llm.output import REASONING_MARKS, TOOL_MARKS
+from llm.parsers import REASONING_MARKS, TOOL_MARKS
 from llm.vllm_names import ENVIRONMENT, NAMES, SINCE, USES
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -17,8 +17,15 @@ ROOT = Path(__file__).parents[2]
 CODE = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "llm").glob("*.py")}
 
 TOUCHED = {
-    "*": {"llm": "AsyncLLM", "_llm": "AsyncLLM", "engine_core": "AsyncMPClient", "model_config": "ModelConfig"},
+    "*": {name: name for name in NAMES}
+    | {"llm": "AsyncLLM", "_llm": "AsyncLLM", "engine_core": "AsyncMPClient", "model_config": "ModelConfig"},
     "adapters.py": {"limits": "LoRAConfig", "vllm_config": "VllmConfig"},
+    "calls.py": {
+        "_parser": "DelegatingParser",
+        "call": "DeltaToolCall",
+        "found": "DeltaMessage",
+        "function": "DeltaFunctionCall",
+    },
     "engine.py": {
         "choice": "CompletionOutput",
         "found": "Logprob",
@@ -28,19 +35,20 @@ TOUCHED = {
     },
     "launch.py": {"current_platform": "Platform"},
     "output.py": {
-        "_parser_class": "DelegatingParser",
         "_request": "ChatCompletionRequest",
         "asked": "ChatCompletionRequest",
-        "call": "DeltaToolCall",
-        "found": "DeltaMessage",
-        "function": "DeltaFunctionCall",
+        "both": "DelegatingParser",
         "parser": "DelegatingParser",
+        "reasoning": "ReasoningParser",
+        "tool_parser": "ToolParser",
     },
+    "reader.py": {"_parser": "DelegatingParser", "found": "DeltaMessage", "parser": "DelegatingParser"},
     "start.py": {"current_platform": "Platform"},
 }
 """Variables and attributes of our files that hold something of vLLM's."""
-FOREIGN = {"AsyncLLM.adapters", "ChatCompletionRequest.model_validate", "RequestOutput.append"}
-"""Pydantic's, or of another variable of that name."""
+FOREIGN = {"AsyncEngineArgs.__dataclass_fields__", "AsyncLLM.adapters", "BeamSearchOnlineMixin.__new__"}
+FOREIGN |= {"ChatCompletionRequest.model_validate", "DeltaToolCall.arguments", "DeltaToolCall.name"}
+"""Not vLLM's: Python's, Pydantic's, or of another variable of that name."""
 
 
 @pytest.fixture(scope="module")
