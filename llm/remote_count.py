@@ -7,9 +7,7 @@ from typing import Any
 
 import openai
 
-from llm.remote_errors import in_our_words
-
-NO_SUCH_ROUTE = (404, 405)
+from llm.remote_errors import NO_SUCH_ROUTE, in_our_words
 
 
 class NoTokenCount(NotImplementedError):

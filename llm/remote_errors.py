@@ -22,6 +22,7 @@ UNKNOWN_MODEL = re.compile(r"The model `(.*)` does not exist")
 
 BUSY = (429, 503)
 NOT_IMPLEMENTED = 501
+NO_SUCH_ROUTE = (404, 405)
 
 
 class NoRoom(Exception):
@@ -47,6 +48,8 @@ def _translated(error: openai.APIError, server: str) -> Exception:
         return EngineUnavailable(f"{server} failed with status {status}: {message}")
     if unknown := UNKNOWN_MODEL.search(message):
         return _unknown_adapter(unknown[1], f"{server}: {message}")
+    if status in NO_SUCH_ROUTE:
+        return InvalidRequest(f"{server} has no chat completions (status {status}): base_url ends in /v1 with vLLM's")
     return _about_length(message) or InvalidRequest(f"{server} refused the request with status {status}: {message}")
 
 

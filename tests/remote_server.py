@@ -39,6 +39,7 @@ class RemoteServer:
     tokenizes: bool = True
     breaks_off_after: int | None = None
     error_after: int | None = None
+    error_code: int = 500
     gate: asyncio.Event | None = None
     before_gate: int = 1
     running: int = 0
@@ -76,6 +77,8 @@ class RemoteServer:
     async def _tokenize(self, request: Request) -> Response:
         body = await request.json()
         self.received.append(body)
+        if self.answers:
+            return self.answers.pop(0)
         text = body.get("prompt") or json.dumps([body["messages"], body.get("tools")], ensure_ascii=False)
         ids = list(text.encode())
         return JSONResponse({"count": len(ids), "max_model_len": WINDOW, "tokens": ids, "token_strs": None})
@@ -107,7 +110,7 @@ class RemoteServer:
         written, last = 0, len(self._deltas())
         async for delta in self._tokens():
             if written == self.error_after:
-                yield 'data: {"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}}\n\n'
+                yield f'data: {{"error": {{"message": "内存不足", "type": "…", "code": {self.error_code}}}}}\n\n'
             if written == self.breaks_off_after:
                 return
             written += 1
@@ -165,7 +168,8 @@ def _call(at: int, name: str, arguments: str) -> dict[str, Any]:
 
 def _place(token: str, top: int, logprob: float = -0.5) -> dict[str, Any]:
     place = {"token": token, "logprob": logprob, "bytes": list(token.encode())}
-    return {**place, "top_logprobs": [place] * top}
+    likelier = {"token": "x", "logprob": logprob / 2, "bytes": [120]}
+    return {**place, "top_logprobs": [place, *[likelier] * (top - 1)] if top else []}  # the chosen one first
 
 
 def _rank(logprob: float, rank: int, token: str) -> dict[str, Any]:

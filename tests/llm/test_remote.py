@@ -16,10 +16,10 @@ from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import ConfigurableField
 from pydantic import BaseModel
 
-from llm.protocol import EngineUnavailable, InvalidRequest
+from llm.protocol import EngineBusy, EngineUnavailable, InvalidRequest, UnknownAdapter
 from llm.remote import ChatRemote
 from llm.remote_count import NoTokenCount
-from tests.remote_server import MODEL, RemoteServer
+from tests.remote_server import MODEL, RemoteServer, refusal
 from tests.server import serving, until
 
 REPLY = "The answer is 42. 答案是四十二。"
@@ -135,10 +135,11 @@ async def test_a_cut_answer_says_so(chat: ChatRemote, server: RemoteServer, ask:
 
 @every_way
 async def test_log_probabilities_have_the_shape_of_openais(chat: ChatRemote, ask: Ask) -> None:
-    answer = await ask(chat, MESSAGES, logprobs=1)
+    answer = await ask(chat, MESSAGES, logprobs=2)
     places = answer.response_metadata["logprobs"]["content"]
     assert "".join(place["token"] for place in places) == REPLY
-    assert [len(place["top_logprobs"]) for place in places] == [1] * 5
+    likeliest = [[each["logprob"] for each in place["top_logprobs"]] for place in places]
+    assert likeliest == [[-0.25, -0.5]] * 5
     assert answer.response_metadata["logprobs"].keys() == {"content"}
 
 
@@ -182,10 +183,14 @@ async def test_a_stream_that_breaks_off_is_an_error(chat: ChatRemote, server: Re
 
 
 @streaming
-async def test_an_error_within_a_stream_is_ours(chat: ChatRemote, server: RemoteServer, ask: Ask) -> None:
-    server.error_after = 1
-    with pytest.raises(EngineUnavailable, match="out of memory"):
+@pytest.mark.parametrize(("code", "kind"), [(400, InvalidRequest), (500, EngineUnavailable), (503, EngineBusy)])
+async def test_an_error_within_a_stream_is_ours(
+    chat: ChatRemote, server: RemoteServer, ask: Ask, code: int, kind: type[Exception]
+) -> None:
+    server.error_after, server.error_code = 1, code
+    with pytest.raises(kind, match="内存不足") as caught:
         await ask(chat, MESSAGES)
+    assert type(caught.value) is kind
 
 
 # Several choices
@@ -379,6 +384,12 @@ async def test_a_server_without_tokenize_says_so() -> None:
     async with serving(RemoteServer(tokenizes=False).app()) as address:
         with pytest.raises(NoTokenCount, match=f"{address}/tokenize is not vLLM's"):
             await asyncio.to_thread(remote(f"{address}/v1").get_num_tokens_from_messages, MESSAGES)
+
+
+async def test_a_count_for_an_unknown_model_says_that_it_is_unknown(chat: ChatRemote, server: RemoteServer) -> None:
+    server.answers = [refusal("The model `诗人` does not exist. Valid aliases: small.", 404)]
+    with pytest.raises(UnknownAdapter, match="诗人"):
+        await asyncio.to_thread(chat.get_num_tokens_from_messages, MESSAGES)
 
 
 # Structured output

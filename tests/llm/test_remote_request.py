@@ -313,6 +313,7 @@ async def test_an_answer_gets_the_room_that_the_prompt_leaves(
     server.answers = [refusal(message)]
     assert (await ask(chat, "hi")).content == "".join(server.words)
     first, second = server.received
+    assert "max_tokens" not in second
     assert first == second | {"max_tokens": 512}
 
 
@@ -361,7 +362,7 @@ async def test_an_unknown_model_or_adapter_is_named(chat: ChatRemote, server: Re
 @every_way
 async def test_a_wrong_address_is_said(chat: ChatRemote, server: RemoteServer, ask: Ask) -> None:
     server.answers = [JSONResponse({"detail": "Not Found"}, status_code=404)]
-    with pytest.raises(InvalidRequest, match=f"{chat.openai_api_base} refused the request with status 404"):
+    with pytest.raises(InvalidRequest, match=f"{chat.openai_api_base} has no chat completions .*ends in /v1"):
         await ask(chat, "hi")
     server.answers = [PlainTextResponse("<html>bad gateway</html>", status_code=502)]
     with pytest.raises(EngineUnavailable, match=f"{chat.openai_api_base} failed with status 502"):
