@@ -20,6 +20,7 @@ from llm.run_folder import remove
 
 JOIN = "GROUNDWELL_JOIN"
 """Environment of vLLM's processes: the pid of ours and the run folder, with a colon between."""
+WATCH = "groundwell-parent"
 EXECUTORS = ("UniProcExecutor", "MultiprocExecutor")
 
 
@@ -51,12 +52,11 @@ def __getattr__(name: str) -> Any:
 def join_parent() -> None:
     """In a process of vLLM, make it ours; once, and nothing in the process that starts the engine."""
     parent, _, folder = os.environ.get(JOIN, "").partition(":")
-    if not parent or int(parent) == os.getpid():
+    if not parent or int(parent) == os.getpid() or any(thread.name == WATCH for thread in threading.enumerate()):
         return
-    del os.environ[JOIN]
-    threading.Thread(target=_end_with, args=(int(parent), folder), name="groundwell-parent", daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(parent), folder), name=WATCH, daemon=True).start()
     _write_to(Path(folder, PIPE))
-    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    tempfile.tempdir = folder  # not in the environment: a change there can keep vLLM from naming its process
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's deprecations are not the user's
 
 

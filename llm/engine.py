@@ -85,13 +85,13 @@ class Engine:
         return self._life.started.llm
 
     async def _restarted(self) -> None:
-        lost = self.adapters
-        self.adapters = Adapters(self._llm, base_of(self._options, self._life.started.folder), self.loop)
-        for adapter in lost.list():
+        adapters = Adapters(self._llm, base_of(self._options, self._life.started.folder), self.loop)
+        for adapter in self.adapters.list():
             try:
-                await self.adapters.aload(adapter.name, adapter.folder)
+                await adapters.aload(adapter.name, adapter.folder)
             except AdapterRefused as error:
                 log.error("after the restart of the engine: %s", error)
+        self.adapters = adapters
 
     async def died(self) -> EngineUnavailable:
         """Return once vLLM is dead and is not started again. Raises EngineStopping when it is stopped instead."""

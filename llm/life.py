@@ -86,7 +86,8 @@ class Life:
                 self.started = await start(self._options)
                 if self.restarted:
                     await self.restarted()
-            except (EngineStartFailed, ModelNotFound) as error:
+            except (EngineStartFailed, ModelNotFound, EngineUnavailable) as error:
+                await asyncio.to_thread(self.started.stop)
                 self.trouble = f"the vLLM engine has died and does not start again: {error}"
                 log.error("%s (attempt %d of %d)", self.trouble, attempt + 1, STARTS)
             else:

@@ -168,6 +168,22 @@ async def test_a_restart_is_given_up_after_three_failed_starts(starts: StartAgai
     await engine.stop()
 
 
+async def test_an_engine_that_dies_while_it_is_made_ready_again_counts_as_failed(starts: StartAgain) -> None:
+    again = [ScriptedStarted() for _ in range(STARTS)]
+    starts(*again)
+    first = ScriptedStarted()
+    engine = living(first, restart=True)
+
+    async def restarted() -> None:
+        raise EngineUnavailable("an adapter killed it")
+
+    engine.restarted = restarted
+    first.llm.die()
+    assert "does not start again: an adapter killed it" in str(await engine.died())
+    assert [started.stops for started in again] == [1] * STARTS
+    await engine.stop()
+
+
 async def test_a_failed_start_is_tried_again(starts: StartAgain) -> None:
     second = ScriptedStarted()
     starts(EngineStartFailed("memory not free yet"), EngineStartFailed("memory not free yet"), second)

@@ -97,7 +97,7 @@ def test_an_engine_ends_with_the_process_that_was_killed(tmp_path: Path, fast: b
         assert parent.stdout
         assert any(line == "token\n" for line in parent.stdout)
         children = engine_processes(parent.pid)
-        assert children
+        assert [child.name() for child in children] == ["VLLM::EngineCore"]
         parent.kill()
         wait_until(lambda: not any(map(runs, children)), seconds=5)
     assert run_folders() == before
