@@ -4,7 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,25 +14,13 @@ from llm.bridge import LoopThread
 from llm.life import Life, lived
 from llm.options import EngineOptions, SamplingOptions
 from llm.output import parsers_of
-from llm.protocol import (
-    AdapterRefused,
-    Candidate,
-    Delta,
-    EngineBusy,
-    EngineStopping,
-    EngineUnavailable,
-    Generation,
-    InvalidRequest,
-    TokenLogprobs,
-)
+from llm.protocol import AdapterRefused, Delta, EngineStopping, EngineUnavailable, Generation
+from llm.translation import beam_search_params, delta_of, prompt_of, refusal_of, sampling_params
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
-
-OURS = ("best_of", "use_beam_search", "length_penalty", "max_length", "priority", "cache_salt")
-"""Sampling options that are not fields of vLLM's SamplingParams."""
 
 
 class Engine:
@@ -121,8 +109,8 @@ class Engine:
         try:
             request.outputs = await self._llm.add_request(
                 request.id,
-                _prompt(prompt_ids, sampling),
-                _sampling_params(sampling, self._defaults, prompt_tokens=len(prompt_ids)),
+                prompt_of(prompt_ids, sampling),
+                sampling_params(sampling, self._defaults, prompt_tokens=len(prompt_ids), window=self.max_model_len),
                 lora_request=request.adapter and request.adapter.request,
                 priority=sampling.priority,
                 reasoning_ended=reasoning_ended,
@@ -141,7 +129,7 @@ class Engine:
 
     def _translated(self, error: Exception) -> Exception:
         if not isinstance(error, vllm_names.EngineDeadError):
-            return _translated(error)
+            return refusal_of(error)
         return EngineStopping("the engine is stopped") if self._stopping else EngineUnavailable(self._life.obituary())
 
     async def beam_search(
@@ -158,9 +146,9 @@ class Engine:
         version = self.adapters.enter(adapter)
         try:
             found = search.beam_search(
-                _prompt(prompt_ids, sampling),
+                prompt_of(prompt_ids, sampling),
                 f"groundwell-{uuid.uuid4().hex}",
-                _beam_search_params(sampling, prompt_tokens=len(prompt_ids)),
+                beam_search_params(sampling, prompt_tokens=len(prompt_ids), window=self.max_model_len),
                 lora_request=version and version.request,
             )
             outputs = [output async for output in found]
@@ -170,7 +158,7 @@ class Engine:
             raise self._translated(error) from error
         finally:
             await self.adapters.leave(version)
-        beams = [_delta(choice, outputs[-1]) for choice in outputs[-1].outputs[: sampling.n]]
+        beams = [delta_of(choice, outputs[-1]) for choice in outputs[-1].outputs[: sampling.n]]
         if beams[0].finish_reason in ("abort", "error"):
             raise EngineUnavailable(f"vLLM ended the search with {beams[0].finish_reason!r}")
         return beams
@@ -236,7 +224,7 @@ class _Request:
         for choice in output.outputs:
             if choice.finish_reason in ("abort", "error"):
                 raise await self._broken_off(EngineUnavailable(f"vLLM ended the request with {choice.finish_reason!r}"))
-            self._pending.append(_delta(choice, output))
+            self._pending.append(delta_of(choice, output))
 
     async def _broken_off(self, error: Exception) -> Exception:
         await self.aclose()  # whoever asks again must not wait for ever
@@ -253,83 +241,3 @@ class _Request:
                 await self._engine._llm.abort(self.id)
         finally:
             await self._engine.adapters.leave(adapter)
-
-
-def _prompt(prompt_ids: list[int], sampling: SamplingOptions) -> Any:
-    return vllm_names.tokens_input(prompt_ids, cache_salt=sampling.cache_salt)
-
-
-def _sampling_params(sampling: SamplingOptions, defaults: dict[str, Any], *, prompt_tokens: int) -> Any:
-    given = defaults | sampling.model_dump(exclude_none=True, exclude=set(OURS))
-    given["max_tokens"] = _room(sampling, prompt_tokens)
-    if sampling.best_of and sampling.best_of > 1:
-        given |= {"n": sampling.best_of, "logprobs": sampling.logprobs or 0}
-    if sampling.structured_outputs is not None:
-        given["structured_outputs"] = vllm_names.StructuredOutputsParams(**sampling.structured_outputs)
-    return vllm_names.SamplingParams(**given, output_kind=vllm_names.RequestOutputKind.DELTA)
-
-
-def _beam_search_params(sampling: SamplingOptions, *, prompt_tokens: int) -> Any:
-    return vllm_names.BeamSearchParams(
-        beam_width=sampling.best_of or sampling.n,
-        max_tokens=_room(sampling, prompt_tokens),
-        ignore_eos=sampling.ignore_eos,
-        temperature=sampling.temperature,
-        length_penalty=1.0 if sampling.length_penalty is None else sampling.length_penalty,
-        include_stop_str_in_output=sampling.include_stop_str_in_output,
-    )
-
-
-def _room(sampling: SamplingOptions, prompt_tokens: int) -> int:
-    if sampling.max_length is None:
-        return sampling.max_tokens
-    if prompt_tokens >= sampling.max_length:
-        raise InvalidRequest(f"the prompt has {prompt_tokens} tokens, max_length {sampling.max_length} leaves no room")
-    return min(sampling.max_tokens, sampling.max_length - prompt_tokens)
-
-
-def _delta(choice: Any, output: Any) -> Delta:
-    return Delta(
-        choice.text,
-        choice.token_ids,
-        choice.finish_reason,
-        choice.stop_reason,
-        output.num_cached_tokens or 0,
-        choice.index,
-        _logprobs(choice),
-        choice.cumulative_logprob,
-        [_token_logprobs(place) for place in output.prompt_logprobs or ()] or None,
-    )
-
-
-def _logprobs(choice: Any) -> Sequence[TokenLogprobs] | None:
-    if not choice.logprobs:
-        return None
-    places = zip(choice.token_ids, choice.logprobs, strict=False)  # a finished beam has one more: its end token
-    return [TokenLogprobs(_candidate(token, place[token]), _best_first(place)) for token, place in places]
-
-
-def _token_logprobs(place: Mapping[int, Any] | None) -> TokenLogprobs | None:
-    if not place:
-        return None
-    token = next(iter(place))  # vLLM puts the token that stands there first
-    return TokenLogprobs(_candidate(token, place[token]), _best_first(place))
-
-
-def _best_first(place: Mapping[int, Any]) -> list[Candidate]:
-    return [_candidate(token, place[token]) for token in sorted(place, key=lambda token: place[token].rank)]
-
-
-def _candidate(token_id: int, found: Any) -> Candidate:
-    return Candidate(token_id, found.decoded_token or "", found.logprob)
-
-
-def _translated(error: Exception) -> Exception:
-    """Return our exception for a refusal of vLLM's; any other comes back as it is."""
-    if isinstance(error, vllm_names.GracefulHTTPError):
-        return EngineBusy(str(error))
-    if isinstance(error, (vllm_names.VLLMClientError, ValueError, TypeError)):
-        return InvalidRequest(str(error))
-    if isinstance(error, vllm_names.EngineGenerateError):
-        return InvalidRequest(f"vLLM refused the request: {error.__cause__ or error}")
-    return error
