@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Started:
     llm: Any
     folder: str
     parameters: int | None
+    processes: Collection[BaseProcess]
     log: EngineLog
     run_folder: RunFolder
     _stopping: threading.Lock = field(default_factory=threading.Lock)
@@ -48,6 +50,8 @@ class Started:
         """End vLLM's processes and remove their files; blocks for 1–5 s. Safe to call again."""
         with self._stopping:
             self.llm.shutdown()
+            for process in self.processes:  # vLLM kills those that take more than 5 s, but does not wait for their end
+                process.join()
             self.log.close()
             self.run_folder.remove()
 
@@ -75,7 +79,7 @@ class _Start:
         self._options = options
         self._broken_off = threading.Event()
         self._processes_may_run = threading.Event()
-        self._before: set[int] = set()
+        self._before: set[BaseProcess] = set()
         self.future: Future[Started] = Future()
         self.future.set_running_or_notify_cancel()  # cancelling the wait does not touch it
         self._thread = threading.Thread(target=self._run, name="groundwell-start")
@@ -99,8 +103,9 @@ class _Start:
 
     def _end(self) -> None:
         while self._thread.is_alive():
-            for pid in _children() - self._before:
-                end_tree(pid)
+            for process in self._processes():
+                if process.pid:
+                    end_tree(process.pid)
             self._thread.join(0.05)
         if not self.future.exception():  # it had just become ready
             self.future.result().stop()
@@ -117,22 +122,24 @@ class _Start:
                 run_folder = RunFolder()
             except Exception as error:
                 raise _failed(options, folder, error, []) from error
-            log = EngineLog(run_folder.path, aloud=os.environ["VLLM_LOGGING_LEVEL"] not in ("ERROR", "CRITICAL"))
+            quiet = os.environ["VLLM_LOGGING_LEVEL"].upper() in ("ERROR", "CRITICAL")
+            log = EngineLog(run_folder.path, aloud=not quiet)
             try:
                 llm = self._vllm(config, run_folder)
+                started = Started(llm, folder, parameter_count(folder), self._processes(), log, run_folder)
             except Exception as error:
                 log.close()
                 run_folder.remove()
                 raise _failed(options, folder, error, log.lines) from error
         log.engine_runs()
-        return Started(llm, folder, parameter_count(folder), log, run_folder)
+        return started
 
     def _vllm(self, config: Any, run_folder: RunFolder) -> Any:
         # On a CPU vLLM has just set it to spawn.
         os.environ[METHOD] = "fork" if self._options.fast_start else os.environ.get(METHOD, "spawn")
         os.environ[JOIN] = f"{os.getpid()}:{run_folder.path}"
         os.environ.setdefault(SOCKETS, str(run_folder.path))
-        self._before = _children()
+        self._before = set(multiprocessing.active_children())
         self._processes_may_run.set()
         if self._broken_off.is_set():
             raise EngineStartFailed("the start was broken off")
@@ -143,6 +150,10 @@ class _Start:
             log_stats=not given.get("disable_log_stats"),
             log_requests=bool(given.get("enable_log_requests")),
         )
+
+    def _processes(self) -> set[BaseProcess]:
+        """Those of this start."""
+        return set(multiprocessing.active_children()) - self._before
 
 
 def check_main_module(options: EngineOptions) -> None:
@@ -172,10 +183,6 @@ def _import_vllm() -> None:
 def _try_import() -> None:
     with suppress(ImportError):
         _ = vllm_names.AsyncEngineArgs, vllm_names.AsyncLLM
-
-
-def _children() -> set[int]:
-    return {process.pid for process in multiprocessing.active_children() if process.pid}
 
 
 def _failed(options: EngineOptions, folder: str, error: Exception, lines: list[str]) -> EngineStartFailed:

@@ -20,6 +20,7 @@ from llm.models import resolve
 from llm.options import EngineOptions, SamplingOptions
 from llm.protocol import EngineStartFailed, EngineStopping, EngineUnavailable, Generation
 from llm.run_folder import NAME
+from tests.adapters import write_adapter
 from tests.server import until
 
 SMALL: dict[str, Any] = {"max_model_len": 512, "kv_cache_gib": 0.2, "max_num_seqs": 1, "fast_start": True}
@@ -137,8 +138,9 @@ def in_a_loop_of_its_own(engine: Engine) -> EngineUnavailable:
     return caught.value
 
 
-async def test_an_idle_engine_that_dies_is_noticed_and_started_again() -> None:
-    async with Engine.start(EngineOptions(**SMALL, restart=True)) as engine:
+async def test_an_idle_engine_that_dies_is_noticed_and_started_again(tmp_path: Path) -> None:
+    adapters = {"法": str(write_adapter(tmp_path / "adapter"))}
+    async with Engine.start(EngineOptions(**SMALL, restart=True, adapters=adapters)) as engine:
         await engine.health()
         (process,) = engine_processes()
         process.kill()
@@ -153,6 +155,9 @@ async def test_an_idle_engine_that_dies_is_noticed_and_started_again() -> None:
             while await unhealthy(engine):  # noqa: ASYNC110 (that it runs again has no event)
                 await asyncio.sleep(0.05)
         assert "Paris" in await ask(engine)
+        assert [adapter.name for adapter in engine.adapters.list()] == ["法"]
+        generation = await engine.submit([1, 2, 3], SamplingOptions(max_tokens=2, ignore_eos=True), adapter="法")
+        assert sum([len(delta.token_ids) async for delta in generation]) == 2
         assert len(engine_processes()) == 1
         dead = asyncio.create_task(engine.died())
     with pytest.raises(EngineStopping):
