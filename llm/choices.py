@@ -10,7 +10,7 @@ from llm.protocol import Delta, EngineLike
 
 def several(sampling: SamplingOptions) -> bool:
     """Whether the request cannot be streamed: it has more than one choice, or the best is known at the end only."""
-    return sampling.n > 1 or (sampling.best_of or 1) > 1 or sampling.use_beam_search
+    return max(sampling.n, sampling.best_of or 1) > 1  # as beam search has too
 
 
 async def collect(
@@ -46,5 +46,5 @@ def whole(deltas: Sequence[Delta]) -> Delta:
         text="".join(delta.text for delta in deltas),
         token_ids=[token for delta in deltas for token in delta.token_ids],
         logprobs=[place for delta in deltas for place in delta.logprobs or ()] or None,
-        prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
+        prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), None),
     )

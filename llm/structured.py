@@ -106,8 +106,7 @@ class _Whole(BaseCumulativeTransformOutputParser[Any]):
         return self.parser.OutputType
 
     def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
-        if not partial:
-            _refuse_cut(result[0])
+        _refuse_cut(result[0])
         return self.parser.parse_result(result, partial=partial)
 
     def parse(self, text: str) -> Any:

@@ -227,6 +227,16 @@ async def test_a_cut_answer_is_an_error_and_not_half_an_object(schema: Any, meth
     assert answer["raw"].response_metadata["finish_reason"] == "length"
 
 
+@SCHEMAS
+async def test_a_stream_of_objects_that_is_cut_ends_with_the_error(schema: Any) -> None:
+    _, chat = scripted('{"name": "北京", "people": 22, "more": []}', max_tokens=4)
+    parts = []
+    with pytest.raises(OutputParserException, match="cut by max_tokens"):
+        async for part in chat.with_structured_output(schema).astream("hi"):
+            parts.append(as_dict(part))
+    assert all(part.items() <= {"name": "北京"}.items() for part in parts)
+
+
 async def test_an_object_that_is_whole_at_the_cut_is_taken() -> None:
     _, chat = scripted(f"{WRITTEN} .", max_tokens=4)
     answer = await chat.with_structured_output(City, include_raw=True).ainvoke("hi")
