@@ -32,7 +32,7 @@ class VLLMCompletion(OnEngine, BaseLLM):
 
     A prompt gets the tokenizer's special tokens as in vLLM's completions, BOS once also where the prompt begins with
     it. It is the caller's as it stands: control tokens in it are control tokens (a model that fills in the middle needs
-    them), so text of strangers belongs into a message for `ChatVLLM`.
+    them), so text of strangers belongs in a message for `ChatVLLM`.
 
     `generation_info` has finish_reason, stop_reason, token_usage and, where asked for, cumulative_logprob, logprobs
     (`{"content": […]}`, the shape of OpenAI's chats) and prompt_logprobs; of a stream the last chunk has all but the
