@@ -16,9 +16,9 @@ from functools import cached_property
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from llm.engine import OURS
 from llm.options import SamplingOptions
 from llm.parsers import REASONING_MARKS, TOOL_MARKS
+from llm.translation import OURS
 from llm.vllm_names import ENVIRONMENT, NAMES, SINCE, USES
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

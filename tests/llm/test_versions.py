@@ -28,7 +28,6 @@ TOUCHED = {
     },
     "engine.py": {
         "choice": "CompletionOutput",
-        "found": "Logprob",
         "output": "RequestOutput",
         "outputs": "RequestOutputCollector",
         "search": "BeamSearchOnlineMixin",
@@ -44,6 +43,7 @@ TOUCHED = {
     },
     "reader.py": {"_parser": "DelegatingParser", "found": "DeltaMessage", "parser": "DelegatingParser"},
     "start.py": {"current_platform": "Platform"},
+    "translation.py": {"choice": "CompletionOutput", "found": "Logprob", "output": "RequestOutput"},
 }
 """Variables and attributes of our files that hold something of vLLM's."""
 FOREIGN = {"AsyncEngineArgs.__dataclass_fields__", "AsyncLLM.adapters", "BeamSearchOnlineMixin.__new__"}
