@@ -106,7 +106,8 @@ async def left_by_thread(chat: ChatRemote, started: Callable[[], int]) -> None:
 @pytest.mark.parametrize("leave", [left_by_break, left_by_aclose, left_by_cancel, left_by_thread])
 async def test_leaving_stops_the_server(chat: ChatRemote, vllm_server: VLLMServer, leave: Any) -> None:
     await leave(chat.bind(max_tokens=1900, ignore_eos=True), vllm_server.unfinished)
-    await until(lambda: vllm_server.unfinished() == 0, seconds=5)
+    # On a busy machine the server is slow to say so; the answer itself would take longer than this on any CPU.
+    await until(lambda: vllm_server.unfinished() == 0, seconds=20)
 
 
 # Options that only vLLM knows
