@@ -1,6 +1,7 @@
 """Chunks and questions a second through the embedder and plain `encode()`: `python -m benchmarks.embedding [ROUNDS]`.
 
-Every way is run once in each round, so that all share whatever else the machine does; its best round counts.
+Every way is run once in each round, so that all share whatever else the machine does; its best round counts. On a
+machine that is not quiet, set OMP_NUM_THREADS=1 and read the rates for a second of the processor's time.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -74,19 +75,44 @@ def questions() -> list[str]:
     return random.Random(0).sample([json.loads(line)["question"] for line in lines], QUESTIONS)
 
 
-def seconds(way: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = way()
-    return time.perf_counter() - start, result
+class Run(NamedTuple):
+    """One run of a way: seconds by the clock, seconds of the processor, and what came out."""
+
+    seconds: float
+    processor: float
+    vectors: Any
 
 
-def best_of(rounds: int, ways: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, Any]]:
-    """The seconds of each way's best round, and its last result."""
-    runs: dict[str, list[tuple[float, Any]]] = {name: [] for name in ways}
+def run(way: Callable[[], Any]) -> Run:
+    start, processor = time.perf_counter(), time.process_time()
+    vectors = way()
+    return Run(time.perf_counter() - start, time.process_time() - processor, vectors)
+
+
+def best_of(rounds: int, ways: dict[str, Callable[[], Any]]) -> dict[str, Run]:
+    """The least seconds of each way, and its last vectors."""
+    runs: dict[str, list[Run]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            runs[name].append(seconds(way))
-    return {name: (min(taken for taken, _ in found), found[-1][1]) for name, found in runs.items()}
+            runs[name].append(run(way))
+    return {
+        name: Run(min(one.seconds for one in found), min(one.processor for one in found), found[-1].vectors)
+        for name, found in runs.items()
+    }
+
+
+def table(title: str, found: dict[str, Run], reference: Vectors) -> None:
+    """Rates, and how they compare with the first way's."""
+    print(
+        f"\n| {title} | a second | ÷ first | a processor second | ÷ first | least cosine |\n|---|---|---|---|---|---|"
+    )
+    first = next(iter(found.values()))
+    for name, one in found.items():
+        number, whole = len(one.vectors), len(reference)
+        rates = [number / one.seconds, number / one.seconds * first.seconds / whole]
+        rates += [number / one.processor, number / one.processor * first.processor / whole]
+        shown = " | ".join(f"{rate:.2f}" for rate in rates)
+        print(f"| {name} | {shown} | {least_cosine(one.vectors, reference[:: whole // number]):.5f} |", flush=True)
 
 
 def least_cosine(vectors: Any, reference: Vectors) -> float:
@@ -112,13 +138,8 @@ def measure_documents(rounds: int) -> None:
             f"Embedder ({chosen}, chosen here)": lambda: embedder.embed_documents(given),
         },
     )
-    found[f"Embedder ({other}, every 4th chunk)"] = seconds(lambda: in_other.embed_documents(given[::4]))
-    reference, default = found["encode() as it comes"][1], len(given) / found["encode() as it comes"][0]
-    print(f"| {len(given)} chunks | chunks/s | ÷ encode() | least cosine to float32 |\n|---|---|---|---|")
-    for name, (taken, vectors) in found.items():
-        rate = len(vectors) / taken
-        cosine = least_cosine(vectors, reference[:: 1 if len(vectors) == len(reference) else 4])
-        print(f"| {name} | {rate:.1f} | {rate / default:.2f} | {cosine:.5f} |")
+    found[f"Embedder ({other}, every 4th)"] = run(lambda: in_other.embed_documents(given[::4]))
+    table(f"{len(given)} chunks", found, found["encode() as it comes"].vectors)
 
 
 def measure_questions(rounds: int) -> None:
@@ -135,15 +156,11 @@ def measure_questions(rounds: int) -> None:
             "all at once": lambda: asyncio.run(together()),
         },
     )
-    slow, one = found["one at a time"]
-    print(f"\n| {len(asked)} questions | questions/s | ÷ one at a time | least cosine to alone |\n|---|---|---|---|")
-    for name, (taken, vectors) in found.items():
-        cosine = least_cosine(vectors, numpy.array(one))
-        print(f"| {name} | {len(asked) / taken:.0f} | {slow / taken:.2f} | {cosine:.5f} |")
+    table(f"{len(asked)} questions", found, numpy.array(found["one at a time"].vectors))
 
 
 def main(rounds: int) -> None:
-    print(f"{torch.get_num_threads()} threads, {torch.cpu.get_capabilities()['cpu_name']}, torch {torch.__version__}\n")
+    print(f"{torch.get_num_threads()} threads, {torch.cpu.get_capabilities()['cpu_name']}, torch {torch.__version__}")
     measure_documents(rounds)
     measure_questions(rounds)
 

@@ -13,7 +13,7 @@ from llm.adapters import Adapters, Version, base_of
 from llm.bridge import LoopThread
 from llm.life import Life, lived
 from llm.options import EngineOptions, SamplingOptions
-from llm.output import parsers_of
+from llm.parsers import checked_parsers
 from llm.protocol import AdapterRefused, Delta, EngineStopping, EngineUnavailable, Generation
 from llm.translation import beam_search_params, delta_of, prompt_of, refusal_of, sampling_params
 
@@ -35,7 +35,7 @@ class Engine:
         self.parameters = life.started.parameters
         self.max_model_len: int = llm.model_config.max_model_len
         self.tokenizer = cast("PreTrainedTokenizerBase", llm.get_tokenizer())
-        self.tool_call_parser, self.reasoning_parser = parsers_of(options, self.tokenizer)
+        self.tool_call_parser, self.reasoning_parser = checked_parsers(options, self.tokenizer)
         self.loop = asyncio.get_running_loop()
         self.adapters = Adapters(llm, base_of(options, life.started.folder), self.loop)
 
@@ -113,7 +113,7 @@ class Engine:
                 sampling_params(sampling, self._defaults, prompt_tokens=len(prompt_ids), window=self.max_model_len),
                 lora_request=request.adapter and request.adapter.request,
                 priority=sampling.priority,
-                reasoning_ended=reasoning_ended,
+                reasoning_ended=True if reasoning_ended is None else reasoning_ended,
             )
         except BaseException as error:
             await request.aclose()

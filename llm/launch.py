@@ -7,6 +7,8 @@ from typing import Any
 from llm import vllm_names
 from llm.adapters import lora_fields
 from llm.options import EngineOptions, refuse_unknown
+from llm.parsers import checked_parsers
+from llm.start_failure import plainly
 
 
 def prepare_environment() -> None:
@@ -36,13 +38,30 @@ def configure(options: EngineOptions, folder: str) -> Any:
         "dtype": options.dtype,
         "tensor_parallel_size": options.tensor_parallel_size,
         "scheduling_policy": "priority",  # else vLLM ignores a request's priority
-        # The grammars of tool calls and schemas: else a small model fills `{}` with blanks without end.
-        "structured_outputs_config": {"disable_any_whitespace": True, "backend": "xgrammar"},
         "use_tqdm_on_load": False,
     }
     given |= _on_cpu(options) if vllm_names.current_platform.is_cpu() else _on_gpu(options)
     given |= options.vllm | lora_fields(options, folder)
-    return vllm_names.AsyncEngineArgs(**given).create_engine_config()
+    given["structured_outputs_config"] = _grammars(options.vllm.get("structured_outputs_config"))
+    config = vllm_names.AsyncEngineArgs(**given).create_engine_config()
+    _, reasoning = checked_parsers(options, vllm_names.cached_tokenizer_from_config(config.model_config))
+    if reasoning is None:
+        return config
+    # vLLM has to know it too: a grammar holds after the reasoning only, and a budget of reasoning ends it.
+    return vllm_names.AsyncEngineArgs(**given, reasoning_parser=reasoning).create_engine_config()
+
+
+def _grammars(given: Any) -> Any:
+    """vLLM's settings of grammars; as an object, since vLLM cannot put the reasoning parser's name into a dict."""
+    if given is not None and not isinstance(given, dict):
+        return given
+    # Of tool calls and schemas: else a small model fills `{}` with blanks without end.
+    ours = {"disable_any_whitespace": True, "backend": "xgrammar"}
+    compact = (given or {}).get("backend", "xgrammar") in ("xgrammar", "guidance")  # others refuse the option
+    try:
+        return vllm_names.StructuredOutputsConfig(**(ours if compact else {}) | (given or {}))
+    except ValueError as error:
+        raise ValueError(f"structured_outputs_config.{plainly(error)}") from error
 
 
 def _on_cpu(options: EngineOptions) -> dict[str, Any]:

@@ -38,4 +38,5 @@ class Sampled(_WithSampling):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise InvalidRequest(f"{place}: {first['msg']}, not {first['input']!r:.100}") from error
+            message = first["msg"].removeprefix("Value error, ")
+            raise InvalidRequest(f"{place}: {message}, not {first['input']!r:.100}" if place else message) from error

@@ -11,8 +11,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingest.store import EmbedderMismatch, UnknownKnowledgeBase
-from llm.prompting import PromptTooLong, UnsupportedContent
-from llm.protocol import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
+from llm.prompting import NoChatTemplate, PromptTooLong, UnsupportedContent
+from llm.protocol import (
+    AdapterRefused,
+    EngineBusy,
+    EngineStopping,
+    EngineUnavailable,
+    InvalidRequest,
+    UnknownAdapter,
+)
 from rag.answer import EmptyQuestion
 from rag.library import EmptyKnowledgeBase
 
@@ -20,6 +27,9 @@ TABLE: dict[type[Exception], tuple[int, str]] = {
     EmptyQuestion: (400, "empty_question"),
     PromptTooLong: (400, "context_length_exceeded"),
     UnsupportedContent: (400, "unsupported_content"),
+    NoChatTemplate: (400, "no_chat_template"),
+    UnknownAdapter: (404, "unknown_adapter"),
+    AdapterRefused: (400, "adapter_refused"),
     InvalidRequest: (400, "invalid_request"),
     UnknownKnowledgeBase: (404, "unknown_knowledge_base"),
     EmptyKnowledgeBase: (409, "empty_knowledge_base"),
