@@ -40,7 +40,7 @@ def test_a_signal_ends_streams_with_an_error_event_and_leaves_no_process(
             name, data = list(stream)[-1]
         assert name == "error"
         assert data["error"]["code"] == "service_stopping"
-        assert service.process.wait(10) == 0
+        assert service.process.wait(20) == 0
         assert not [child for child in children if runs(child)]
 
 
@@ -67,4 +67,4 @@ def test_an_engine_that_dies_ends_the_stream_with_an_error_event_and_is_not_read
         again = httpx.post(service.address + ASK, json=LONG, timeout=60, trust_env=False)
         assert (again.status_code, again.json()["error"]["code"]) == (503, "engine_unavailable")
         terminate(service)
-        assert service.process.wait(10) == 0
+        assert service.process.wait(20) == 0
