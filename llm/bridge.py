@@ -49,13 +49,21 @@ class LoopThread:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def wait_for(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLoop) -> Item:
-    """Run a coroutine on a loop of another thread and block until it is done; cancelled when the wait is broken off."""
+def refuse_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise SyncCallOnLoop where a call would block the loop that has to answer it."""
     if _running_loop() is loop:
-        coroutine.close()
         raise SyncCallOnLoop(
             "a blocking call on the engine's own event loop would wait for itself: use ainvoke or astream"
         )
+
+
+def wait_for(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLoop) -> Item:
+    """Run a coroutine on a loop of another thread and block until it is done; cancelled when the wait is broken off."""
+    try:
+        refuse_on(loop)
+    except SyncCallOnLoop:
+        coroutine.close()
+        raise
     future = _submitted(coroutine, loop)
     try:
         return future.result()

@@ -5,6 +5,7 @@ from typing import Any
 from langchain_core.language_models import LangSmithParams
 from pydantic import ConfigDict, Field, model_validator
 
+from llm.bridge import refuse_on
 from llm.options import SamplingOptions
 from llm.protocol import EngineLike
 from llm.sampled import Sampled
@@ -35,6 +36,11 @@ class OnEngine(Sampled):
     @property
     def _engine(self) -> EngineLike:
         return self.engine
+
+    def batch(self, *arguments: Any, **keywords: Any) -> list[Any]:
+        """LangChain's; refused on the engine's own loop, which its threads would wait for while it waits for them."""
+        refuse_on(self._engine.loop)
+        return super().batch(*arguments, **keywords)  # type: ignore[misc]
 
     def _adapter(self, kwargs: dict[str, Any]) -> str | None:
         model = kwargs.get("model")

@@ -6,6 +6,9 @@ from contextlib import aclosing, closing
 import pytest
 
 from llm.bridge import LoopThread, SyncCallOnLoop, iterate_blocking, iterate_from, wait_for
+from llm.chat import ChatVLLM
+from llm.protocol import EngineStopping
+from tests.fakes import ScriptedEngine
 from tests.llm.conftest import until
 
 
@@ -194,3 +197,19 @@ def test_leaving_early_closes_without_a_loop_here(far: LoopThread) -> None:
 async def test_blocking_iteration_on_the_own_loop_is_refused() -> None:
     with pytest.raises(SyncCallOnLoop):
         list(iterate_blocking(Source(1).iterate(), asyncio.get_running_loop()))
+
+
+async def test_a_batch_on_the_own_loop_is_refused_before_its_threads_wait_for_it() -> None:
+    engine = ScriptedEngine("one", "two")
+    assert engine.loop is asyncio.get_running_loop()
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        ChatVLLM(engine=engine).batch(["first", "second"])
+
+
+async def test_a_loop_that_is_closed_says_that_the_engine_is_stopped() -> None:
+    with LoopThread() as far:
+        pass
+    with pytest.raises(EngineStopping, match="stopped"):
+        wait_for(asyncio.sleep(0), far.loop)
+    with pytest.raises(EngineStopping, match="stopped"):
+        await anext(iterate_from(Source(1).iterate(), far.loop))

@@ -47,7 +47,7 @@ def test_a_blocking_call_on_the_engines_own_loop_is_refused_in_a_sentence(
     chat: ChatVLLM, engine: Engine, way: str
 ) -> None:
     async def by_mistake() -> None:
-        list(getattr(chat, way)([QUESTION] if way == "batch" else QUESTION))
+        list(getattr(chat, way)([QUESTION, QUESTION] if way == "batch" else QUESTION))
 
     future = asyncio.run_coroutine_threadsafe(by_mistake(), engine.loop)
     with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
