@@ -1,4 +1,4 @@
-# make demo · make serve · make test · make check · make test-slow
+# make demo · make serve · make test · make check · make test-slow · make bench
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ TORCH_FROM ?=
 EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install demo serve test test-slow check format
+.PHONY: install demo serve test test-slow check format bench
 
 install: $(VENV)/installed
 
@@ -33,6 +33,10 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+bench: install
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.embedding
 
 check: install
 	$(BIN)/ruff format --check .
