@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,6 @@ class _Start:
             ending.join(seconds)
 
     def _run(self) -> None:
-        # vLLM's processes inherit it: a Ctrl-C in the terminal is this process's to answer.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.future.set_result(self._started())
         except BaseException as error:
@@ -139,6 +138,9 @@ class _Start:
         os.environ[METHOD] = "fork" if self._options.fast_start else os.environ.get(METHOD, "spawn")
         os.environ[JOIN] = f"{os.getpid()}:{run_folder.path}"
         os.environ.setdefault(SOCKETS, str(run_folder.path))
+        # vLLM's processes inherit the mask: a Ctrl-C in the terminal is this process's to answer.
+        resource_tracker.ensure_running()  # its start would take the mask off
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self._before = set(multiprocessing.active_children())
         self._processes_may_run.set()
         if self._broken_off.is_set():
