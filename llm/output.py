@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from llm import vllm_names
 from llm.calls import Calls, CallsFromStart
 from llm.control import backend_of
-from llm.parsers import call_start, parser_class, parsers_of
+from llm.parsers import call_start, parser_class
 from llm.protocol import EngineLike, InvalidRequest
 from llm.reader import ParsingReader, Reader, Reasoning, Tokens, ToolCallFragment, Written
 
 if TYPE_CHECKING:
     from llm.options import SamplingOptions
 
-__all__ = ["OutputFormat", "Reader", "ToolCallFragment", "ToolUse", "Written", "parsers_of"]
+__all__ = ["OutputFormat", "Reader", "ToolCallFragment", "ToolUse", "Written"]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from llm.calls import CallsFromStart, CallStart
 from llm.chat import ChatVLLM
 from llm.control import backend_of
 from llm.options import EngineOptions, SamplingOptions
-from llm.output import OutputFormat, ToolUse, parsers_of
-from llm.parsers import call_start
+from llm.output import OutputFormat, ToolUse
+from llm.parsers import call_start, parsers_of
 from llm.protocol import Delta, InvalidRequest
 from llm.reader import Token, Tokens, Written
 from tests.fakes import ScriptedEngine, byte_tokenizer
