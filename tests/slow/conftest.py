@@ -65,9 +65,9 @@ def running(home: Path) -> Iterator[RunningService]:
         process.communicate()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(home: Path) -> Iterator[RunningService]:
-    """A service for the tests that do not stop it."""
+    """A service for the tests of a module that do not stop it; no longer, for it holds an engine and most of a core."""
     with running(home) as service:
         yield service
 
