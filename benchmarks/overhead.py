@@ -1,7 +1,8 @@
 """What LangChain and our chat model cost: tokens/s through `ChatVLLM.astream` against vLLM's own `generate`.
 
 Run: `python -m benchmarks.overhead [TOKENS [ROUNDS]]`. The same ids and options, with 1 and 32 streams, the two ways in
-turn; the ratio is of the medians over the rounds.
+turn, each time under a cache salt of its own: whoever comes second must not find the first one's prompts in the cache.
+The ratio is of the medians over the rounds.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from llm.chat import ChatVLLM
 from llm.engine import Engine
 from llm.options import EngineOptions
 
-Way = Callable[[list[BaseMessage]], Awaitable[int]]
+Way = Callable[[list[BaseMessage], str], Awaitable[int]]
 
 
 def ways(engine: Engine, tokens: int) -> dict[str, Way]:
@@ -28,13 +29,13 @@ def ways(engine: Engine, tokens: int) -> dict[str, Way]:
         temperature=0, max_tokens=tokens, ignore_eos=True, output_kind=vllm_names.RequestOutputKind.DELTA
     )
 
-    async def raw(messages: list[BaseMessage]) -> int:
-        prompt = vllm_names.tokens_input(chat.encoder.encode(messages))
+    async def raw(messages: list[BaseMessage], cache_salt: str) -> int:
+        prompt = vllm_names.tokens_input(chat.encoder.encode(messages), cache_salt=cache_salt)
         outputs = engine._llm.generate(prompt, params.clone(), uuid.uuid4().hex)
         return sum([len(output.outputs[0].token_ids) async for output in outputs])
 
-    async def langchain(messages: list[BaseMessage]) -> int:
-        usages = [chunk.usage_metadata async for chunk in chat.astream(messages)]
+    async def langchain(messages: list[BaseMessage], cache_salt: str) -> int:
+        usages = [chunk.usage_metadata async for chunk in chat.astream(messages, cache_salt=cache_salt)]
         return sum(usage["output_tokens"] for usage in usages if usage)
 
     return {"raw": raw, "langchain": langchain}
@@ -42,9 +43,10 @@ def ways(engine: Engine, tokens: int) -> dict[str, Way]:
 
 async def rate(way: Way, streams: int, tokens: int, seed: int) -> float:
     """Tokens per second of so many streams at once, each with a prompt of its own."""
+    cache_salt = uuid.uuid4().hex
     prompts = [[HumanMessage(f"{seed}-{number}: tell me a long story about soil probes.")] for number in range(streams)]
     began = time.perf_counter()
-    counts = await asyncio.gather(*(way(messages) for messages in prompts))
+    counts = await asyncio.gather(*(way(messages, cache_salt) for messages in prompts))
     assert counts == [tokens] * streams, counts
     return sum(counts) / (time.perf_counter() - began)
 
