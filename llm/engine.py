@@ -1,4 +1,4 @@
-"""Use vLLM's async engine: `llm.start` starts it, `llm.life` watches it; with them it is what knows vLLM's API."""
+"""Use vLLM's async engine, which `llm.starting` starts and watches; with it this is what knows vLLM's API."""
 
 import asyncio
 import logging
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 from llm import vllm_names
 from llm.adapters import Adapters, Version, base_of
 from llm.bridge import LoopThread
-from llm.life import Life, lived
 from llm.options import EngineOptions, SamplingOptions
-from llm.parsers import checked_parsers
 from llm.protocol import AdapterRefused, Delta, EngineStopping, EngineUnavailable, Generation
+from llm.reading.parsers import checked_parsers
+from llm.starting.life import Life, lived
 from llm.translation import beam_search_params, delta_of, prompt_of, refusal_of, sampling_params
 
 if TYPE_CHECKING:

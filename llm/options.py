@@ -6,10 +6,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from llm.engine_fields import as_field, engine_fields, from_text
-from llm.older_engine_options import ENGINE
-from llm.older_names import in_todays_names
-from llm.older_sampling_options import SAMPLING, constraint
+from llm.option_names.engine_fields import as_field, engine_fields, from_text
+from llm.option_names.older_engine_options import ENGINE
+from llm.option_names.older_names import in_todays_names
+from llm.option_names.older_sampling_options import SAMPLING, constraint
 
 
 class Options(BaseModel):

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from llm import vllm_names
-from llm.calls import Calls, CallsFromStart
-from llm.control import backend_of
-from llm.parsers import call_start, parser_class
+from llm.prompt.control import backend_of
 from llm.protocol import EngineLike, InvalidRequest
-from llm.reader import ParsingReader, Reader, Reasoning, Tokens, ToolCallFragment, Written
+from llm.reading.calls import Calls, CallsFromStart
+from llm.reading.parsers import call_start, parser_class
+from llm.reading.reader import ParsingReader, Reader, Reasoning, Tokens, ToolCallFragment, Written
 
 if TYPE_CHECKING:
     from llm.options import SamplingOptions

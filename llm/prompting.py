@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 
-from llm.control import ControlTokens, UnsupportedTokenizer, backend_of
-from llm.stand_ins import StandIns
-from llm.template import ChatTemplate, NoChatTemplate
-from llm.tool_turns import with_tools
-from llm.turns import Conversation, UnsupportedContent, as_turns, has_tool_turns
+from llm.prompt.control import ControlTokens, UnsupportedTokenizer, backend_of
+from llm.prompt.stand_ins import StandIns
+from llm.prompt.template import ChatTemplate, NoChatTemplate
+from llm.prompt.tool_turns import with_tools
+from llm.prompt.turns import Conversation, UnsupportedContent, as_turns, has_tool_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -68,8 +68,8 @@ class PromptEncoder:
 
         `tools` are dicts as in OpenAI's API; for a template that does not know them they are put into words.
         `template_options` are further variables of the template. The order of roles is mended where the template wants
-        it (`llm.turns.mended`). Raises UnsupportedContent for a role, a content block or an order of turns that the
-        template does not take even so, and PromptTooLong for a prompt of `max_model_len` tokens or more.
+        it (`llm.prompt.turns.mended`). Raises UnsupportedContent for a role, a content block or an order of turns that
+        the template does not take even so, and PromptTooLong for a prompt of `max_model_len` tokens or more.
         """
         given = Conversation(as_turns(messages), tools, template_options)
         if not given.turns:

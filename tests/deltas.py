@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm.control import ControlTokens, backend_of
 from llm.options import SamplingOptions
 from llm.output import OutputFormat
+from llm.prompt.control import ControlTokens, backend_of
 from llm.protocol import Delta
-from llm.reader import Written
+from llm.reading.reader import Written
 from tests.fakes import ScriptedEngine, ScriptedGeneration
 
 EVERY = range(1, 10_000)

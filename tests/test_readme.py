@@ -13,7 +13,7 @@ from rag.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOT_IN_THE_TREE = {"__init__.py", "__pycache__"}
+NOT_IN_THE_TREE = {"__init__.py"}
 
 
 def settings_table() -> str:
@@ -39,21 +39,31 @@ def test_the_settings_table_is_the_codes() -> None:
 
 def test_the_tree_names_every_file_and_nothing_else() -> None:
     tree = README.partition("## Where things are")[2].partition("```")[2].partition("```")[0]
-    folder, named = "", set()
-    for line in tree.splitlines():
-        if found := re.match(r"( *)([\w./*-]+)", line):
-            indent, name = found.groups()
-            folder = folder if indent else ""
-            named.add(folder + name)
-            folder = folder or (name if name.endswith("/") else "")
-    for package in ("llm", "ingest", "rag"):
-        there = {
-            f"{package}/{path.name}{'/' if path.is_dir() else ''}"
-            for path in (ROOT / package).iterdir()
-            if path.name not in NOT_IN_THE_TREE
-        }
-        assert {name for name in named if name.startswith(f"{package}/") and name != f"{package}/"} == there
+    named = set(paths(tree.splitlines()))
     assert all((ROOT / name).exists() for name in named), [n for n in named if not (ROOT / n).exists()]
+    for package in ("llm", "ingest", "rag"):
+        there = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
+        shown = {name for name in named if name.startswith(f"{package}/") and name.endswith(".py")}
+        assert shown == {path for path in there if Path(path).name not in NOT_IN_THE_TREE} - within(named)
+
+
+def paths(lines: list[str]) -> Iterator[str]:
+    """The paths of an indented tree; a folder's name ends in a stroke."""
+    open_folders: list[tuple[int, str]] = []
+    for line in lines:
+        if found := re.match(r"( *)([\w./*-]+)", line):
+            indent, name = len(found[1]), found[2]
+            open_folders = [(depth, folder) for depth, folder in open_folders if depth < indent]
+            path = "".join(folder for _, folder in open_folders) + name
+            yield path
+            if name.endswith("/"):
+                open_folders.append((indent, name))
+
+
+def within(named: set[str]) -> set[str]:
+    """The files of those folders that the tree names as a whole."""
+    closed = [name for name in named if name.endswith("/") and not any(n != name and n.startswith(name) for n in named)]
+    return {str(path.relative_to(ROOT)) for folder in closed for path in (ROOT / folder).rglob("*.py")}
 
 
 def test_every_command_is_one_that_exists() -> None:

@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from llm.options import SamplingOptions
-from llm.parsers import REASONING_MARKS, TOOL_MARKS
+from llm.reading.parsers import REASONING_MARKS, TOOL_MARKS
 from llm.translation import OURS
 from llm.vllm_names import ENVIRONMENT, NAMES, SINCE, USES
 

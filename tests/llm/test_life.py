@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from llm import life, start
-from llm.life import STARTS, Life
 from llm.models import ModelNotFound
 from llm.options import EngineOptions
 from llm.protocol import EngineStartFailed, EngineStopping, EngineUnavailable
+from llm.starting import life, start
+from llm.starting.life import STARTS, Life
 from tests.llm.conftest import until
 
 ROOT = Path(__file__).parents[2]
@@ -270,7 +270,7 @@ async def test_a_failed_start_raises_what_it_raised(held: threading.Event) -> No
 def test_a_program_from_standard_input_is_told_what_to_do(fast_start: bool) -> None:
     """A spawned process would look for a file `<stdin>`."""
     program = (
-        "from llm.options import EngineOptions\nfrom llm.start import check_main_module\n"
+        "from llm.options import EngineOptions\nfrom llm.starting.start import check_main_module\n"
         f"check_main_module(EngineOptions(fast_start={fast_start}))\n"
     )
     done = subprocess.run([sys.executable, "-"], input=program, cwd=ROOT, capture_output=True, text=True)
@@ -279,5 +279,5 @@ def test_a_program_from_standard_input_is_told_what_to_do(fast_start: bool) -> N
 
 
 def test_a_program_from_the_command_line_can_start_an_engine() -> None:
-    program = "import llm.options, llm.start as s; s.check_main_module(llm.options.EngineOptions())"
+    program = "import llm.options, llm.starting.start as s; s.check_main_module(llm.options.EngineOptions())"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from llm import older_names, option_table
-from llm.engine_fields import engine_fields
-from llm.older_engine_options import ENGINE, RopeParameters
-from llm.older_sampling_options import SAMPLING
+from llm.option_names import older_names, option_table
+from llm.option_names.engine_fields import engine_fields
+from llm.option_names.older_engine_options import ENGINE, RopeParameters
+from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import EngineOptions, Options, SamplingOptions
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +207,7 @@ TESTS = {
 
 @pytest.mark.parametrize("row", [*option_table.engine_rows(), *option_table.sampling_rows()], ids=lambda row: row.name)
 def test_each_row_of_the_table_names_a_test_or_why_there_is_none(row: option_table.Row) -> None:
-    assert row.shown in TESTS or row.shown.startswith("not here: "), f"{row.name} in llm/option_table.py"
+    assert row.shown in TESTS or row.shown.startswith("not here: "), f"{row.name} in llm/option_names/option_table.py"
     assert row.today == row.name or row.happens
 
 

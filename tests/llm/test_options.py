@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from llm import engine_fields
+from llm.option_names import engine_fields
 from llm.options import EmbedderOptions, EngineOptions, Options, SamplingOptions, refuse_unknown
 
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm import vllm_names
-from llm.calls import CallsFromStart, CallStart
 from llm.chat import ChatVLLM
-from llm.control import backend_of
 from llm.options import EngineOptions, SamplingOptions
 from llm.output import OutputFormat, ToolUse
-from llm.parsers import call_start, parsers_of
+from llm.prompt.control import backend_of
 from llm.protocol import Delta, InvalidRequest
-from llm.reader import Token, Tokens, Written
+from llm.reading.calls import CallsFromStart, CallStart
+from llm.reading.parsers import call_start, parsers_of
+from llm.reading.reader import Token, Tokens, Written
 from tests.fakes import ScriptedEngine, byte_tokenizer
 from tests.templates import FAMILIES
 

@@ -17,8 +17,8 @@ from langchain_core.messages import (
 )
 from langchain_core.prompts import ChatPromptTemplate
 
+from llm.prompt.turns import as_turns
 from llm.prompting import KEPT, PromptEncoder, UnsupportedContent
-from llm.turns import as_turns
 from tests.fakes import CHATML, byte_tokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from llm.control import UnsupportedTokenizer
+from llm.prompt.control import UnsupportedTokenizer
+from llm.prompt.turns import as_turns
 from llm.prompting import PromptEncoder
-from llm.turns import as_turns
 from tests.fakes import CHATML, byte_tokenizer
 from tests.templates import FAMILIES, byte_level, qwen, sentence_piece
 

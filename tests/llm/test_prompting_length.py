@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
 
-from llm.control import ControlTokens
+from llm.prompt.control import ControlTokens
 from llm.prompting import PromptEncoder, PromptTooLong
 from tests.fakes import byte_tokenizer
 from tests.templates import FAMILIES

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from llm.prompt.turns import Turn, mended, one_call_a_turn
 from llm.prompting import NoChatTemplate, PromptEncoder, UnsupportedContent
-from llm.turns import Turn, mended, one_call_a_turn
 from tests.fakes import CHATML, byte_tokenizer
 from tests.templates import FAMILIES, GEMMA, MISTRAL, byte_level, gemma, llama_3, mistral_tekken, phi_3, qwen
 

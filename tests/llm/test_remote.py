@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from llm.protocol import EngineBusy, EngineUnavailable, InvalidRequest, UnknownAdapter
 from llm.remote import ChatRemote
-from llm.remote_count import NoTokenCount
+from llm.remote.count import NoTokenCount
 from tests.remote_server import MODEL, RemoteServer, refusal
 from tests.server import serving, until
 

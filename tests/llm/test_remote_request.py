@@ -12,11 +12,11 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from pydantic import ValidationError
 
 from llm.options import SamplingOptions
+from llm.prompt.tool_turns import with_tools
 from llm.prompting import PromptTooLong, UnsupportedContent
 from llm.protocol import EngineBusy, EngineUnavailable, InvalidRequest, UnknownAdapter
 from llm.remote import ChatRemote
-from llm.remote_request import sampling_fields
-from llm.tool_turns import with_tools
+from llm.remote.request import sampling_fields
 from tests.llm.test_remote import Ask, City, every_way, remote, weather
 from tests.remote_server import MODEL, WINDOW, RemoteServer, refusal
 from tests.server import serving

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from llm import run_folder
-from llm.engine_log import KEPT, PIPE, EngineLog
-from llm.run_folder import LONGEST, RunFolder, short_place, sweep
+from llm.starting import run_folder
+from llm.starting.engine_log import KEPT, PIPE, EngineLog
+from llm.starting.run_folder import LONGEST, RunFolder, short_place, sweep
 
 MAKE = """
 import sys
 from pathlib import Path
-from llm.run_folder import _made_in
+from llm.starting.run_folder import _made_in
 print(_made_in(Path(sys.argv[1]))[0])
 """
 OTHERS = ["groundwell-data", "groundwell-run-", "groundwell-run-abcdefghi", "groundwell-run-ABCDEFGH"]

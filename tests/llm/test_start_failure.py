@@ -3,8 +3,8 @@
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from llm.engine_log import TOLD
-from llm.start_failure import explained, memory_shortage, plainly, root_cause
+from llm.starting.engine_log import TOLD
+from llm.starting.start_failure import explained, memory_shortage, plainly, root_cause
 
 REPORT = RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
 ENGINE = "(EngineCore pid=41) ERROR 11-30 07:51:51 [core.py:1510] "

@@ -14,13 +14,14 @@ from tests import vllm_versions
 from tests.vllm_versions import Source, installed, lacking, lacking_of, newer_than, uses
 
 ROOT = Path(__file__).parents[2]
-CODE = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "llm").glob("*.py")}
+LLM = ROOT / "llm"
+CODE = {str(path.relative_to(LLM)): ast.parse(path.read_text(encoding="utf-8")) for path in LLM.rglob("*.py")}
 
 TOUCHED = {
     "*": {name: name for name in NAMES}
     | {"llm": "AsyncLLM", "_llm": "AsyncLLM", "engine_core": "AsyncMPClient", "model_config": "ModelConfig"},
     "adapters.py": {"limits": "LoRAConfig", "vllm_config": "VllmConfig"},
-    "calls.py": {
+    "reading/calls.py": {
         "_parser": "DelegatingParser",
         "call": "DeltaToolCall",
         "found": "DeltaMessage",
@@ -32,7 +33,7 @@ TOUCHED = {
         "outputs": "RequestOutputCollector",
         "search": "BeamSearchOnlineMixin",
     },
-    "launch.py": {"current_platform": "Platform"},
+    "starting/launch.py": {"current_platform": "Platform"},
     "output.py": {
         "_request": "ChatCompletionRequest",
         "asked": "ChatCompletionRequest",
@@ -41,8 +42,8 @@ TOUCHED = {
         "reasoning": "ReasoningParser",
         "tool_parser": "ToolParser",
     },
-    "reader.py": {"_parser": "DelegatingParser", "found": "DeltaMessage", "parser": "DelegatingParser"},
-    "start.py": {"current_platform": "Platform"},
+    "reading/reader.py": {"_parser": "DelegatingParser", "found": "DeltaMessage", "parser": "DelegatingParser"},
+    "starting/start.py": {"current_platform": "Platform"},
     "translation.py": {"choice": "CompletionOutput", "found": "Logprob", "output": "RequestOutput"},
 }
 """Variables and attributes of our files that hold something of vLLM's."""
@@ -110,7 +111,13 @@ def test_every_argument_that_is_passed_is_declared(file: str) -> None:
 
 
 def test_every_engine_argument_that_we_set_is_declared() -> None:
-    keys = {key.value for node in ast.walk(CODE["launch.py"]) if isinstance(node, ast.Dict) for key in node.keys if key}
+    keys = {
+        key.value
+        for node in ast.walk(CODE["starting/launch.py"])
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if key
+    }
     keys |= {
         key.value for node in ast.walk(_function("adapters.py", "lora_fields")) for key in getattr(node, "keys", ())
     }

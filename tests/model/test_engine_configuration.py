@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from llm.engine import Engine
-from llm.engine_fields import engine_fields
-from llm.launch import configure, prepare_environment
 from llm.models import resolve
-from llm.older_sampling_options import SAMPLING
+from llm.option_names.engine_fields import engine_fields
+from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import EngineOptions, SamplingOptions
 from llm.protocol import EngineStartFailed
+from llm.starting.launch import configure, prepare_environment
 
 
 def configured(**options: Any) -> Any:

@@ -11,8 +11,8 @@ from langchain_core.tools import tool
 
 from llm.chat import ChatVLLM
 from llm.options import EngineOptions
-from llm.parsers import checked_parsers
 from llm.protocol import EngineStartFailed
+from llm.reading.parsers import checked_parsers
 from tests.deltas import EVERY, SpeakingEngine, ids_of
 from tests.fakes import byte_tokenizer
 from tests.templates import deepseek, llama_3, qwen

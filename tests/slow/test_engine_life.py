@@ -19,7 +19,7 @@ from llm.engine import Engine
 from llm.models import resolve
 from llm.options import EngineOptions, SamplingOptions
 from llm.protocol import EngineStartFailed, EngineStopping, EngineUnavailable, Generation
-from llm.run_folder import NAME
+from llm.starting.run_folder import NAME
 from tests.adapters import write_adapter
 from tests.server import until
 

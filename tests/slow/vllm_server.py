@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from llm.launch import _on_cpu
 from llm.models import resolve
 from llm.options import EngineOptions
+from llm.starting.launch import _on_cpu
 from tests.adapters import write_adapter
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

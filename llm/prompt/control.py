@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from llm.length import Shortest
+from llm.prompt.length import Shortest
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

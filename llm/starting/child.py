@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from llm import vllm_names
-from llm.engine_log import PIPE, TOLD
-from llm.run_folder import remove
+from llm.starting.engine_log import PIPE, TOLD
+from llm.starting.run_folder import remove
 
 JOIN = "GROUNDWELL_JOIN"
 """Environment of vLLM's processes: the pid of ours and the run folder, with a colon between."""

@@ -8,8 +8,8 @@ from llm import vllm_names
 from llm.adapters import lora_fields
 from llm.models import has_fast_bfloat16
 from llm.options import EngineOptions, refuse_unknown
-from llm.parsers import checked_parsers
-from llm.start_failure import plainly
+from llm.reading.parsers import checked_parsers
+from llm.starting.start_failure import plainly
 
 
 def prepare_environment() -> None:

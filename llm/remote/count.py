@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 
-from llm.remote_errors import NO_SUCH_ROUTE, in_our_words
+from llm.remote.errors import NO_SUCH_ROUTE, in_our_words
 
 
 class NoTokenCount(NotImplementedError):

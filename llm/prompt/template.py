@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from llm.turns import (
+from llm.prompt.turns import (
     Conversation,
     Turn,
     UnsupportedContent,

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, takewhile
 
-from llm.engine_log import TOLD
+from llm.starting.engine_log import TOLD
 
 PREFIX = re.compile(r"(\([\w ]+ pid=\d+\)) (?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (\[[^\]]*\]) ?)?")
 """How vLLM begins each line of a log record: the process, then level, time and place."""

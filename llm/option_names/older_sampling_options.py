@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llm.older_names import dropped, refused, renamed, translated
+from llm.option_names.older_names import dropped, refused, renamed, translated
 
 SHOWN = "test_an_older_name_does_the_same_on_the_engine"
 

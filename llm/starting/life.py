@@ -10,8 +10,8 @@ from llm import vllm_names
 from llm.models import ModelNotFound
 from llm.options import EngineOptions
 from llm.protocol import EngineStartFailed, EngineStopping, EngineUnavailable
-from llm.start import Started, start
-from llm.start_failure import SILENT, root_cause
+from llm.starting.start import Started, start
+from llm.starting.start_failure import SILENT, root_cause
 
 STARTS, PAUSE = 3, 2.0
 """Failed starts in a row after which a restart is given up, and the seconds before the second and third."""

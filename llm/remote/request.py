@@ -6,10 +6,10 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from llm.options import SamplingOptions
+from llm.prompt.tool_turns import with_tools
+from llm.prompt.turns import UnsupportedContent, as_turns, has_tool_turns
 from llm.protocol import InvalidRequest
 from llm.structured import openai_tools, tool_choice_of
-from llm.tool_turns import with_tools
-from llm.turns import UnsupportedContent, as_turns, has_tool_turns
 
 ALWAYS = ("max_tokens", "temperature")  # a server's own defaults are others
 IN_OPENAIS_API = ("frequency_penalty", "logit_bias", "presence_penalty", "seed", "stop", "top_p")

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from llm.turns import Conversation, UnsupportedContent
+from llm.prompt.turns import Conversation, UnsupportedContent
 
 # What templates look up or compare reaches them as it is.
 KEYS = frozenset(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from llm.older_names import dropped, refused, renamed, translated
+from llm.option_names.older_names import dropped, refused, renamed, translated
 
 SHOWN = "test_an_older_name_reaches_vllms_configuration"
 

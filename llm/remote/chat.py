@@ -15,14 +15,14 @@ from pydantic import Field, model_validator
 
 from llm.binding import Binding
 from llm.choices import several
-from llm.older_sampling_options import SAMPLING
+from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import SamplingOptions
 from llm.prompting import PromptTooLong
 from llm.protocol import InvalidRequest
-from llm.remote_answer import PROVIDER, Streamed, completed, extended, kept
-from llm.remote_count import Tokenized, atokenize, tokenize
-from llm.remote_errors import NoRoom, in_our_words
-from llm.remote_request import in_words, sampling_fields, sendable, tool_fields
+from llm.remote.answer import PROVIDER, Streamed, completed, extended, kept
+from llm.remote.count import Tokenized, atokenize, tokenize
+from llm.remote.errors import NoRoom, in_our_words
+from llm.remote.request import in_words, sampling_fields, sendable, tool_fields
 from llm.structured import Tool
 
 CONNECTION = (

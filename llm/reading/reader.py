@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from llm.protocol import Delta
 
 if TYPE_CHECKING:
-    from llm.calls import Calls
+    from llm.reading.calls import Calls
 
 
 @dataclass(frozen=True, slots=True)

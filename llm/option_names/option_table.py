@@ -1,14 +1,14 @@
-"""Writes docs/options.md, the table of every option and every older name: `python -m llm.option_table`."""
+"""Writes docs/options.md, the table of every option and every older name: `python -m llm.option_names.option_table`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from llm.older_engine_options import ENGINE
-from llm.older_names import OlderName
-from llm.older_sampling_options import SAMPLING
+from llm.option_names.older_engine_options import ENGINE
+from llm.option_names.older_names import OlderName
+from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import EngineOptions, Options, SamplingOptions
 
-COMMAND = "python -m llm.option_table > docs/options.md"
+COMMAND = "python -m llm.option_names.option_table > docs/options.md"
 
 
 class Row(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llm import vllm_names
-from llm.calls import CallStart
 from llm.protocol import EngineStartFailed
+from llm.reading.calls import CallStart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from llm import vllm_names
-from llm.child import JOIN, end_tree, executor_class, tell_parent
-from llm.engine_log import EngineLog
-from llm.launch import configure, prepare_environment
 from llm.models import NOT_HERE, parameter_count, resolve
 from llm.options import EngineOptions
 from llm.protocol import EngineStartFailed
-from llm.run_folder import RunFolder
-from llm.start_failure import explained
+from llm.starting.child import JOIN, end_tree, executor_class, tell_parent
+from llm.starting.engine_log import EngineLog
+from llm.starting.launch import configure, prepare_environment
+from llm.starting.run_folder import RunFolder
+from llm.starting.start_failure import explained
 
 METHOD, SOCKETS = "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_RPC_BASE_PATH"
 UNGUARDED = (
@@ -223,5 +223,5 @@ def _quiet_llm() -> Any:
 
 
 def _says_more_than_the_end(record: logging.LogRecord) -> bool:
-    """Not the traceback that vLLM logs whenever its processes end; `llm.life` says why they died."""
+    """Not the traceback that vLLM logs whenever its processes end; `llm.starting.life` says why they died."""
     return not (record.exc_info and issubclass(record.exc_info[0] or Exception, vllm_names.EngineDeadError))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm.reader import Token, ToolCallFragment, Written
+from llm.reading.reader import Token, ToolCallFragment, Written
 
 
 class Calls:

@@ -1,0 +1,1 @@
+"""Every name that an option has or had, and what became of it."""
