@@ -2,7 +2,8 @@
 
 import logging
 import os
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_args
 
 from llm import vllm_names
 from llm.adapters import lora_fields
@@ -44,6 +45,7 @@ def configure(options: EngineOptions, folder: str) -> Any:
     given |= _on_cpu(options) if vllm_names.current_platform.is_cpu() else _on_gpu(options)
     given |= options.vllm | lora_fields(options, folder)
     given["structured_outputs_config"] = _grammars(options.vllm.get("structured_outputs_config"))
+    given |= {name: _as_object(name, value) for name, value in given.items() if isinstance(value, dict)}
     config = vllm_names.AsyncEngineArgs(**given).create_engine_config()
     _, reasoning = checked_parsers(options, vllm_names.cached_tokenizer_from_config(config.model_config))
     if reasoning is None:
@@ -53,16 +55,23 @@ def configure(options: EngineOptions, folder: str) -> Any:
 
 
 def _grammars(given: Any) -> Any:
-    """vLLM's settings of grammars; as an object, since vLLM cannot put the reasoning parser's name into a dict."""
+    """vLLM's settings of grammars, with ours where the user has said nothing."""
     if given is not None and not isinstance(given, dict):
         return given
     # Of tool calls and schemas: else a small model fills `{}` with blanks without end.
     ours = {"disable_any_whitespace": True, "backend": "xgrammar"}
     compact = (given or {}).get("backend", "xgrammar") in ("xgrammar", "guidance")  # others refuse the option
+    return (ours if compact else {}) | (given or {})
+
+
+def _as_object(name: str, value: dict[str, Any]) -> Any:
+    """A dict as the configuration class of its field: vLLM writes into some of them (the reasoning parser's name)."""
+    declared = vllm_names.AsyncEngineArgs.__dataclass_fields__[name].type
+    classes = [kind for kind in (declared, *get_args(declared)) if isinstance(kind, type) and is_dataclass(kind)]
     try:
-        return vllm_names.StructuredOutputsConfig(**(ours if compact else {}) | (given or {}))
-    except ValueError as error:
-        raise ValueError(f"structured_outputs_config.{plainly(error)}") from error
+        return classes[0](**value) if classes else value
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}.{plainly(error)}") from error
 
 
 def _on_cpu(options: EngineOptions) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def started(**options: Any) -> None:
         ("max_lora_rank", 5, "max_lora_rank.*8, 16"),
         ("structured_outputs_config", {"backend": "x"}, "structured_outputs_config.*'xgrammar'"),
         ("compilation_config", {"nope": 1}, "nope.*[Uu]nexpected"),
+        ("reasoning_config", {"nope": 1}, r"reasoning_config\.nope.*[Uu]nexpected"),
         ("attention_backend", "x", "attention backend.*FLASH_ATTN"),
         ("tensor_parallel_size", 2, r"heads \(9\).*\(2\)"),
         ("runner", "x", "runner.*'generate'"),

@@ -1,8 +1,8 @@
 """Engine options that the session's engine of tests/model does not have: two engines, one after the other."""
 
 import asyncio
+import json
 import logging
-import shutil
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from llm.chat import ChatVLLM
 from llm.choices import collect
 from llm.engine import Engine
 from llm.models import resolve
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # vLLM and torch warn of eac
 
 STORY, REPEATED = "Once upon a time there was", "word " * 110
 TEMPLATE = "{% for m in messages %}<|im_start|>user\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant"
+TEMPLATE += "{% if thinking %}<think>{% endif %}"
 SEVENS = {"json": {"type": "integer", "multipleOf": 7, "minimum": 10, "maximum": 99}}
 
 ONE = EngineOptions(
@@ -55,6 +57,7 @@ def another(tokenizer: Path) -> EngineOptions:
         max_lora_rank=8,
         logits_processors=["tests.slow.processors:OnlyToken"],
         override_generation_config={"top_k": 1},
+        reasoning_parser="qwen3",
         reasoning_config={"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"},
         fast_start=True,
     )
@@ -130,7 +133,9 @@ def ask(one: Said, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     """The second engine, while the tests run."""
     tokenizer = tmp_path_factory.mktemp("tokenizer")
     for file in Path(resolve(EngineOptions().model)).glob("*.json"):
-        shutil.copy(file, tokenizer)
+        text = file.read_text(encoding="utf-8")
+        # Two tokens that no test needs become the tags of reasoning.
+        (tokenizer / file.name).write_text(text.replace("<repo_name>", "<think>").replace("<reponame>", "</think>"))
     (tokenizer / "chat_template.jinja").write_text(TEMPLATE)
     with Engine.start_in_thread(another(tokenizer)) as engine:
         yield Asker(engine)
@@ -228,12 +233,27 @@ def test_a_logits_processor_gets_the_requests_arguments(ask: Asker) -> None:
 def test_reasoning_ends_at_its_budget(ask: Asker) -> None:
     prompt = "<|im_start|>user\nWhat is 2+2?<|im_end|>\n<|im_start|>assistant\n<think>"
 
-    def thought(budget: int) -> int:
-        text = ask.text(prompt, max_tokens=20, thinking_token_budget=budget)
-        return len(ask.ids(text.partition("</think>")[0]))
+    def ids(budget: int | None) -> list[int]:
+        deltas = ask(prompt, min_tokens=20, max_tokens=20, thinking_token_budget=budget)
+        return [token for delta in deltas for token in delta.token_ids]
 
-    assert "</think>" not in ask.text(prompt, max_tokens=20)
-    assert (thought(5) - thought(2), thought(10) - thought(5)) == (3, 5)
+    (closing,) = ask.ids("</think>")
+    assert closing not in ids(None)
+    assert [ids(budget).index(closing) for budget in (2, 5, 10)] == [2, 5, 10]
+
+
+@pytest.mark.parametrize("budget", [3, 8])
+@pytest.mark.parametrize("question", ["What is the capital of France?", "法国的首都是哪里？"])
+def test_a_schema_holds_for_the_answer_and_not_for_the_reasoning(ask: Asker, question: str, budget: int) -> None:
+    chat = ChatVLLM(engine=ask.engine, max_tokens=60, chat_template_kwargs={"thinking": True})
+    schema = {"title": "City", "type": "object", "properties": {"city": {"enum": ["巴黎", "Paris"]}}}
+    schema |= {"required": ["city"], "additionalProperties": False}
+    thinking = chat.bind(thinking_token_budget=budget, min_tokens=budget)  # else this model ends at once
+    answered = thinking.bind(structured_outputs={"json": schema}).invoke(question)
+    assert json.loads(str(answered.content))["city"] in {"巴黎", "Paris"}
+    reasoning = answered.additional_kwargs["reasoning_content"]
+    assert reasoning == thinking.invoke(question).additional_kwargs["reasoning_content"]
+    assert answered.usage_metadata["output_token_details"]["reasoning"] == budget
 
 
 def test_a_backend_takes_its_schemas(one: Said, ask: Asker) -> None:
