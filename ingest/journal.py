@@ -3,30 +3,14 @@
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from ingest import lexical
-
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS documents (
-    source TEXT PRIMARY KEY, content_hash TEXT NOT NULL, chunks INTEGER NOT NULL, problems TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS chunks (
-    rowid INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, digest BLOB NOT NULL,
-    source TEXT NOT NULL REFERENCES documents (source));
-CREATE INDEX IF NOT EXISTS chunks_source ON chunks (source);
-CREATE INDEX IF NOT EXISTS chunks_digest ON chunks (digest);
-CREATE TABLE IF NOT EXISTS pending (id TEXT PRIMARY KEY, digest BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS generation (number INTEGER NOT NULL);
-INSERT INTO generation SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM generation);
-{lexical.SCHEMA};
-"""
-"""`pending`: ids that may be in Chroma and belong to no document, being written or being dropped. `digest`: a hash of
-the chunk's text. `generation` rises with every change, so that a reader sees that it is behind."""
+from ingest import lexical, schema
 
 Item = TypeVar("Item")
 
@@ -42,6 +26,8 @@ class StoredDocument:
     content_hash: str
     chunks: int
     problems: tuple[str, ...] = ()
+    file: str | None = None
+    """The file it came from: itself, or the archive or mail it is in. None: it was added without a file."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,8 @@ class Journal:
         # Two connections, so that a question never waits for a document that is being written.
         self._reader, self._writer = _connect(path), _connect(path)
         self._writer.execute("PRAGMA journal_mode = WAL")
-        self._writer.executescript(SCHEMA)
+        self._writer.execute("PRAGMA synchronous = NORMAL")  # in WAL mode enough for a kill at any moment
+        schema.migrate(self._writer)
 
     def close(self) -> None:
         """Close the file."""
@@ -75,8 +62,12 @@ class Journal:
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by source."""
-        rows = self._rows("SELECT source, content_hash, chunks, problems FROM documents ORDER BY source")
-        return [StoredDocument(source, hash_, chunks, tuple(json.loads(text))) for source, hash_, chunks, text in rows]
+        rows = self._rows("SELECT source, content_hash, chunks, problems, file FROM documents ORDER BY source")
+        return [StoredDocument(*row, tuple(json.loads(problems)), file) for *row, problems, file in rows]
+
+    def files(self) -> dict[str, str]:
+        """The content hash of each file that was read to its end."""
+        return dict(self._rows("SELECT file, content_hash FROM files"))
 
     def count(self) -> tuple[int, int]:
         """The numbers of documents and of chunks."""
@@ -117,20 +108,35 @@ class Journal:
         with self._transaction() as connection:
             _drop(connection, document.source)
             row = (document.source, document.content_hash, document.chunks, json.dumps(document.problems))
-            connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", row)
+            connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (*row, document.file))
             for chunk in chunks:
                 _insert(connection, chunk, document.source)
 
     def remove(self, source: str) -> None:
-        """Take a document out; its chunks become pending."""
+        """Take a document out; its chunks become pending, and its file no longer counts as read to its end."""
         with self._transaction() as connection:
+            of_document = "(SELECT file FROM documents WHERE source = ?)"
+            connection.execute(f"DELETE FROM files WHERE file = {of_document}", (source,))
             _drop(connection, source)
+
+    def finish(self, file: str, content_hash: str | None, kept: Collection[str]) -> None:
+        """Take out the documents of `file` that are not in `kept`; without a hash it was not read to its end."""
+        with self._transaction() as connection:
+            _forget_file(connection, file, kept)
+            if content_hash is not None:
+                connection.execute("INSERT INTO files VALUES (?, ?)", (file, content_hash))
+
+    def remove_file(self, file: str) -> None:
+        """Take out a file with all of its documents."""
+        with self._transaction() as connection:
+            _forget_file(connection, file, kept=())
 
     def clear(self) -> None:
         """Take all documents out; their chunks become pending."""
         with self._transaction() as connection:
             for (source,) in connection.execute("SELECT source FROM documents").fetchall():
                 _drop(connection, source)
+            connection.execute("DELETE FROM files")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -180,3 +186,10 @@ def _drop(connection: sqlite3.Connection, source: str) -> None:
     connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE source = ?", (source,))
     connection.execute("DELETE FROM chunks WHERE source = ?", (source,))
     connection.execute("DELETE FROM documents WHERE source = ?", (source,))
+
+
+def _forget_file(connection: sqlite3.Connection, file: str, kept: Collection[str]) -> None:
+    for (source,) in connection.execute("SELECT source FROM documents WHERE file = ?", (file,)).fetchall():
+        if source not in kept:
+            _drop(connection, source)
+    connection.execute("DELETE FROM files WHERE file = ?", (file,))

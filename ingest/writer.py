@@ -1,15 +1,16 @@
 """The writing side of a knowledge base: an order of steps that can be killed after any of them."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingest.journal import StoredChunk, StoredDocument, in_batches
 from ingest.split import Chunk
 
 if TYPE_CHECKING:
-    from chromadb.api.models.Collection import Collection
+    from chromadb.api.models.Collection import Collection as ChromaCollection
 
     from ingest.store import KnowledgeBase
 
@@ -22,6 +23,10 @@ class PreparedDocument:
     content_hash: str
     chunks: tuple[Chunk, ...]
     problems: tuple[str, ...] = ()
+    file: str | None = None
+    """The file it came from: itself, or the archive or mail it is in. None: there is no file."""
+    metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """What is stored with each chunk besides its place."""
 
     def stored_chunk(self, index: int) -> StoredChunk:
         """Chunk `index` as the journal keeps it. Its id names the file, its content and the place in it, so that equal
@@ -33,6 +38,8 @@ class PreparedDocument:
 
 Place = tuple[PreparedDocument, int]
 """A chunk: its document and its number in it."""
+Vectors = dict[bytes, Any]
+"""A vector for each digest of a text."""
 
 
 class Writer:
@@ -43,31 +50,54 @@ class Writer:
     next run finds the vectors of what is pending and embeds none of them again; `sweep` ends with nothing pending.
     """
 
-    def __init__(self, knowledge_base: "KnowledgeBase", collection: "Collection", batch: int) -> None:
+    def __init__(self, knowledge_base: "KnowledgeBase", collection: "ChromaCollection", batch: int) -> None:
         self._knowledge_base, self._collection, self._batch = knowledge_base, collection, batch
         self._journal = knowledge_base.journal
+        self._recent: deque[Vectors] = deque(maxlen=2)
 
-    def add(self, places: list[Place]) -> None:
-        """Embed chunks and write them to Chroma; a text that has a vector already is not embedded again."""
+    def embed(self, places: list[Place]) -> Vectors:
+        """The vectors of chunks, by digest of their text; a text whose vector is stored is not embedded again.
+
+        May run while another thread still writes the last two batches: their vectors count as stored.
+        """
+        vectors = self._vectors(document.stored_chunk(index) for document, index in places)
+        self._recent.append(vectors)
+        return vectors
+
+    def add(self, places: list[Place], vectors: Vectors | None = None) -> None:
+        """Write chunks to Chroma, with the vectors that `embed` gave for them; without these, embed them first."""
         stored = [document.stored_chunk(index) for document, index in places]
-        vectors = self._vectors(stored)
+        vectors = self.embed(places) if vectors is None else vectors
         self._journal.announce(stored)
         for batch in in_batches(zip(places, stored, strict=True), self._batch):
             self._collection.upsert(
                 ids=[chunk.id for _, chunk in batch],
                 embeddings=[vectors[chunk.digest] for _, chunk in batch],
                 documents=[chunk.text for _, chunk in batch],
-                metadatas=[_metadata(document.source, document.chunks[index]) for (document, index), _ in batch],
+                metadatas=[_metadata(document, document.chunks[index]) for (document, index), _ in batch],
             )
 
     def commit(self, document: PreparedDocument) -> None:
         """Make a document whose chunks have all been added part of the knowledge base, in place of its old version."""
-        about = StoredDocument(document.source, document.content_hash, len(document.chunks), document.problems)
+        about = StoredDocument(
+            document.source, document.content_hash, len(document.chunks), document.problems, document.file
+        )
         self._journal.replace(about, [document.stored_chunk(index) for index in range(len(document.chunks))])
 
     def remove(self, source: str) -> None:
         """Take a document out."""
         self._journal.remove(source)
+
+    def finish(self, file: str, content_hash: str | None, sources: Collection[str], failed: Collection[str]) -> None:
+        """After the last document of a file: take out its documents that are neither in `sources` nor in `failed`.
+
+        With a hash the file counts as read to its end, and the next run leaves it alone while its hash is the same.
+        """
+        self._journal.finish(file, content_hash, {*sources, *failed})
+
+    def remove_file(self, file: str) -> None:
+        """Take out all documents of a file."""
+        self._journal.remove_file(file)
 
     def sweep(self) -> None:
         """Drop everything from Chroma that belongs to no document."""
@@ -75,20 +105,21 @@ class Writer:
             self._collection.delete(ids=ids)
             self._journal.forget(ids)
 
-    def _vectors(self, chunks: Iterable[StoredChunk]) -> dict[bytes, Any]:
+    def _vectors(self, chunks: Iterable[StoredChunk]) -> Vectors:
         import numpy
 
         texts = {chunk.digest: chunk.text for chunk in chunks}
-        ids = self._journal.ids_by_digest(texts)
+        vectors = {digest: recent[digest] for recent in self._recent for digest in texts.keys() & recent.keys()}
+        ids = self._journal.ids_by_digest(texts.keys() - vectors.keys())
         stored = self._knowledge_base.vectors(list(ids.values()))
-        vectors = {digest: stored[id_] for digest, id_ in ids.items() if id_ in stored}
+        vectors |= {digest: stored[id_] for digest, id_ in ids.items() if id_ in stored}
         missing = [digest for digest in texts if digest not in vectors]
         embedded = self._knowledge_base.embedder.embed_documents([texts[digest] for digest in missing])
         return vectors | {digest: numpy.asarray(vector) for digest, vector in zip(missing, embedded, strict=True)}
 
 
-def _metadata(source: str, chunk: Chunk) -> dict[str, str | int]:
+def _metadata(document: PreparedDocument, chunk: Chunk) -> dict[str, str | int | float | bool]:
     """Chroma stores no None, so a chunk without a page has no `page`."""
-    about: dict[str, str | int] = {"source": source, "start": chunk.start, "end": chunk.end, "heading": chunk.heading}
+    about = {"source": document.source, "start": chunk.start, "end": chunk.end, "heading": chunk.heading}
     places = {"page": chunk.page, "line": chunk.line}
-    return about | {name: number for name, number in places.items() if number is not None}
+    return {**document.metadata, **about, **{name: number for name, number in places.items() if number is not None}}

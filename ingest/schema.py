@@ -1,0 +1,58 @@
+"""The tables of a knowledge base's SQLite file, and how an older file gets them."""
+
+import sqlite3
+
+from ingest import lexical
+
+VERSION = 2
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS documents (
+        source TEXT PRIMARY KEY, content_hash TEXT NOT NULL, chunks INTEGER NOT NULL, problems TEXT NOT NULL,
+        file TEXT)""",
+    """CREATE TABLE IF NOT EXISTS chunks (
+        rowid INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, digest BLOB NOT NULL,
+        source TEXT NOT NULL REFERENCES documents (source))""",
+    "CREATE INDEX IF NOT EXISTS chunks_source ON chunks (source)",
+    "CREATE INDEX IF NOT EXISTS chunks_digest ON chunks (digest)",
+    "CREATE TABLE IF NOT EXISTS pending (id TEXT PRIMARY KEY, digest BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS generation (number INTEGER NOT NULL)",
+    "INSERT INTO generation SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM generation)",
+    "CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, content_hash TEXT NOT NULL)",
+    lexical.SCHEMA,
+)
+"""`pending`: ids that may be in Chroma and belong to no document, being written or being dropped. `digest`: a hash of
+the chunk's text. `generation` rises with every change, so that a reader sees that it is behind. `documents.file`: the
+file a document came from, a container or the document itself; null where no file was. `files`: those that were read
+to their end."""
+FROM_1 = (
+    "ALTER TABLE documents ADD COLUMN file TEXT",
+    "UPDATE documents SET file = source",
+    "CREATE TABLE files (file TEXT PRIMARY KEY, content_hash TEXT NOT NULL)",
+    "INSERT INTO files SELECT source, content_hash FROM documents",
+)
+LATER = ("CREATE INDEX IF NOT EXISTS documents_file ON documents (file)",)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Give the file today's tables. What is in them stays."""
+    if _version(connection) == VERSION:  # the usual case, which must not wait for a writer
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _version(connection) != VERSION:
+            steps = FROM_1 if _is_first_version(connection) else ()
+            for statement in (*steps, *TABLES, *LATER, f"PRAGMA user_version = {VERSION}"):
+                connection.execute(statement)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _is_first_version(connection: sqlite3.Connection) -> bool:
+    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(documents)")]
+    return bool(columns) and "file" not in columns
