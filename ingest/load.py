@@ -1,22 +1,83 @@
-"""A file → its text, with the page starts and headings that a citation needs."""
+"""A file → its documents: chooses the reader by the file's name, and walks archives and mails in place."""
 
-import csv
-import io
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
-from ingest.decode import UndecodableText, clean, decode
+from ingest.decode import UndecodableText
+from ingest.document import (
+    FailedMember,
+    FailedSource,
+    LoadedDocument,
+    LoadOptions,
+    Member,
+    Unreadable,
+)
+from ingest.formats import (
+    archive,
+    data,
+    mail,
+    notebook,
+    opendocument,
+    pdf,
+    picture,
+    slides,
+    spreadsheet,
+    text,
+    web,
+    word,
+)
+from ingest.formats.archive import Allowance
 
-DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
-HEADING = re.compile(r"(#{1,6})[ \t]+(.+?)[ \t]*#*$")
-FENCE = re.compile(r"[ \t]*(```|~~~)")
-ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-# What a page's head says, kreuzberg would write as YAML before the text.
-HEAD = re.compile(r"<title\b.*?</title\s*>|<meta\b[^>]*>|<link\b[^>]*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
-DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
+__all__ = ["FailedSource", "LoadOptions", "LoadedDocument", "UnreadableFile", "is_supported", "load", "load_all"]
+
+Reader = Callable[[str, bytes, LoadOptions], LoadedDocument]
+Opener = Callable[[BinaryIO, LoadOptions, Allowance], Iterator[Member | FailedMember]]
+
+READERS: dict[str, Reader] = {
+    ".txt": text.read_plain,
+    ".md": text.read_markdown,
+    ".markdown": text.read_markdown,
+    ".rst": text.read_restructured,
+    ".html": web.read_html,
+    ".htm": web.read_html,
+    ".xhtml": web.read_html,
+    ".epub": web.read_epub,
+    ".pdf": pdf.read_pdf,
+    ".docx": word.read_docx,
+    ".docm": word.read_docx,
+    ".pptx": slides.read_pptx,
+    ".pptm": slides.read_pptx,
+    ".csv": spreadsheet.read_delimited,
+    ".tsv": spreadsheet.read_delimited,
+    ".xlsx": spreadsheet.read_workbook,
+    ".xlsm": spreadsheet.read_workbook,
+    ".ods": spreadsheet.read_workbook,
+    ".odt": opendocument.read_text,
+    ".odp": opendocument.read_slides,
+    ".rtf": word.read_rtf,
+    ".json": data.read_json,
+    ".jsonl": data.read_json_lines,
+    ".ndjson": data.read_json_lines,
+    ".xml": data.read_xml,
+    ".ipynb": notebook.read_notebook,
+    ".eml": mail.read_mail,
+    ".msg": mail.read_outlook,
+}
+READERS |= dict.fromkeys(text.CODE, text.read_plain) | dict.fromkeys(picture.PICTURES, picture.read_picture)
+
+OPENERS: dict[str, Opener] = {
+    ".zip": archive.open_zip,
+    ".tar": archive.open_tar,
+    ".eml": mail.attachments,
+    ".msg": mail.outlook_attachments,
+}
+# Compressed with two names; a .gz that is not a tar holds one file.
+OPENERS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"), archive.open_tar)
+OPENERS |= dict.fromkeys((".gz", ".bz2", ".xz"), archive.open_compressed)
+FORMATS = tuple(sorted({*READERS, *OPENERS}))
+"""The suffixes that can be read; `text.CODE_NAMES` are read too."""
 
 
 class UnreadableFile(Exception):
@@ -27,152 +88,116 @@ class UnreadableFile(Exception):
         self.path, self.reason = path, reason
 
 
-class NoText(UnreadableFile):
-    """The file holds no text."""
+def is_supported(path: Path | PurePosixPath) -> bool:
+    """Whether files of that name are read."""
+    return bool(_reader(path.name) or _opener(path.name))
 
 
-@dataclass(frozen=True)
-class LoadedDocument:
-    """One file's text. Offsets are characters of `text`; `pages` and `headings` are in the order of the text."""
-
-    source: str
-    text: str
-    pages: tuple[tuple[int, int], ...] = ()
-    """Each page's start and its number, from 1; empty where the format has no pages."""
-    headings: tuple[tuple[int, int, str], ...] = ()
-    """Each heading's start, its level from 1 to 6, and its title."""
-    problems: tuple[str, ...] = ()
-    """What is missing from the text although the file went in."""
-    line_is_unit: bool = False
-    """A line stands alone, as a row of a table does."""
-    has_lines: bool = False
-    """Lines of the text are lines of the file."""
-
-
-def load(path: Path, source: str) -> LoadedDocument:
+def load_all(
+    path: Path,
+    source: str,
+    options: LoadOptions = LoadOptions(),  # noqa: B008 (frozen)
+) -> Iterator[LoadedDocument | FailedSource]:
     """Read one file; `source` is the name it is cited by.
 
-    Raises UnreadableFile with the reason in a plain sentence, and NoText (also an UnreadableFile).
+    A plain file gives one item. What is packed in an archive or attached to a mail gives one each, named
+    `source/path`. Whatever a file holds, nothing is raised: what cannot be read is a FailedSource.
     """
+    walk = _Walk(options)
     try:
-        document = FORMATS[path.suffix.lower()](source, path.read_bytes())
+        with path.open("rb") as file:
+            yield from walk.read(path.name, source, file, 0)
     except OSError as error:
-        raise UnreadableFile(path, error.strerror or str(error)) from error
-    except (UndecodableText, _Broken) as error:
-        raise UnreadableFile(path, str(error)) from error
-    if not document.text.strip():
-        raise NoText(path, "no text" + "".join(f" ({problem})" for problem in document.problems))
+        yield FailedSource(source, error.strerror or str(error))
+
+
+def load(path: Path, source: str, options: LoadOptions = LoadOptions()) -> LoadedDocument:  # noqa: B008 (frozen)
+    """Read a file that is one document. Raises UnreadableFile with the reason in a plain sentence."""
+    first = next(load_all(path, source, options), FailedSource(source, "is empty"))
+    if isinstance(first, FailedSource):
+        raise UnreadableFile(path, first.reason)
+    return first
+
+
+class _Walk:
+    """One file of the folder with everything packed in it."""
+
+    def __init__(self, options: LoadOptions) -> None:
+        self.options = options
+        self.allowance = Allowance(options)
+
+    def read(self, name: str, source: str, file: BinaryIO, depth: int) -> Iterator[LoadedDocument | FailedSource]:
+        reader, opener = _reader(name), _opener(name)
+        if not reader and not opener:
+            yield FailedSource(source, "its format is not supported", skipped=True)
+        if reader:
+            yield _document(reader, source, file.read(), self.options)
+            file.seek(0)
+        if opener:
+            yield from self.members(opener, name, source, file, depth)
+
+    def members(
+        self, opener: Opener, name: str, source: str, file: BinaryIO, depth: int
+    ) -> Iterator[LoadedDocument | FailedSource]:
+        """What is packed in a file."""
+        taken: set[str] = set()
+        members = opener(file, self.options, self.allowance)
+        while True:
+            try:
+                member = next(members, None)
+            except BaseException as error:
+                yield FailedSource(source, _reason(error))
+                return
+            if member is None:
+                return
+            path = member.path or PurePosixPath(name).stem
+            inner = f"{source}/{_unique(path, taken)}"
+            if isinstance(member, FailedMember):
+                yield FailedSource(inner, member.reason)
+            elif depth >= self.options.max_depth:
+                yield FailedSource(source, f"lies {depth} archives deep; what is in it is not read: unpack it")
+                return
+            else:
+                yield from self.read(PurePosixPath(path).name, inner, BytesIO(member.content), depth + 1)
+
+
+def _document(reader: Reader, source: str, raw: bytes, options: LoadOptions) -> LoadedDocument | FailedSource:
+    try:
+        document = reader(source, raw, options)
+        if not document.text.strip():
+            raise Unreadable("no text" + "".join(f" ({problem})" for problem in document.problems))
+    except BaseException as error:
+        return FailedSource(source, _reason(error))
     return document
 
 
-class _Broken(Exception):
-    pass
+def _reason(error: BaseException) -> str:
+    """Why a file failed. A parser may raise anything on a broken file; what is not about the file goes on up."""
+    if isinstance(error, Unreadable | UndecodableText):
+        return str(error)
+    # A panic of a parser written in Rust is no Exception.
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+    said = str(error).strip().split("\n")[0][:200]
+    return f"is broken or not what its suffix says ({type(error).__name__}{': ' if said else ''}{said})"
 
 
-def _markdown(source: str, raw: bytes) -> LoadedDocument:
-    text = decode(raw)
-    return LoadedDocument(source, text, headings=_headings(text), has_lines=True)
+def _reader(name: str) -> Reader | None:
+    if name.lower() in text.CODE_NAMES:
+        return text.read_plain
+    return READERS.get(PurePosixPath(name.lower()).suffix)
 
 
-def _plain(source: str, raw: bytes) -> LoadedDocument:
-    return LoadedDocument(source, decode(raw), has_lines=True)
+def _opener(name: str) -> Opener | None:
+    suffixes = PurePosixPath(name.lower()).suffixes
+    return OPENERS.get("".join(suffixes[-2:])) or OPENERS.get("".join(suffixes[-1:]))
 
 
-def _html(source: str, raw: bytes) -> LoadedDocument:
-    declared = DECLARED.search(raw[:4096])
-    page = decode(raw, declared=declared and declared[1].decode("ascii"))
-    return _from_markdown(source, _extract(HEAD.sub("", page).encode(), "text/html"))
-
-
-def _docx(source: str, raw: bytes) -> LoadedDocument:
-    return _from_markdown(source, _extract(raw, DOCX))
-
-
-def _pdf(source: str, raw: bytes) -> LoadedDocument:
-    texts = [(page["page_number"], clean(page["content"]).strip()) for page in _extract(raw, "application/pdf").pages]
-    pages, start = [], 0
-    for number, text in texts:
-        if text:
-            pages.append((start, number))
-            start += len(text) + 2
-    empty = [str(number) for number, text in texts if not text]
-    problems = (f"pages without text: {', '.join(empty)}",) if empty else ()
-    return LoadedDocument(source, "\n\n".join(text for _, text in texts if text), tuple(pages), problems=problems)
-
-
-def _table(source: str, raw: bytes) -> LoadedDocument:
-    """Each row becomes one line `header: value; header: value`, so that it can stand alone; line n is record n."""
-    text = decode(raw)
-    rows = [[_one_line(cell) for cell in row] for row in csv.reader(io.StringIO(text), _dialect(text))]
-    header = rows[0] if rows else []
-    lines = ["; ".join(filter(None, header)), *(_row(header, row) for row in rows[1:])]
-    return LoadedDocument(source, "\n".join(lines), line_is_unit=True, has_lines=True)
-
-
-def _dialect(text: str) -> type[csv.Dialect]:
-    try:
-        return csv.Sniffer().sniff(text[:8192], delimiters=",;\t|")
-    except csv.Error:  # a single column
-        return csv.excel
-
-
-def _one_line(cell: str) -> str:
-    return " ".join(cell.split())
-
-
-def _row(header: list[str], row: list[str]) -> str:
-    names = header + [""] * (len(row) - len(header))
-    return "; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=False) if cell)
-
-
-FORMATS: dict[str, Callable[[str, bytes], LoadedDocument]] = {
-    ".md": _markdown,
-    ".markdown": _markdown,
-    ".txt": _plain,
-    ".html": _html,
-    ".htm": _html,
-    ".pdf": _pdf,
-    ".docx": _docx,
-    ".csv": _table,
-}
-
-
-def _extract(raw: bytes, mime: str) -> Any:
-    """Run kreuzberg without OCR and without its cache folder in the current directory."""
-    from kreuzberg import ExtractionConfig, KreuzbergError, PageConfig, extract_bytes_sync
-
-    config = ExtractionConfig(  # type: ignore[call-arg]  # its stub lacks disable_ocr
-        output_format="markdown", use_cache=False, disable_ocr=True, pages=PageConfig(extract_pages=True)
-    )
-    try:
-        return extract_bytes_sync(raw, mime, config=config)
-    except KreuzbergError as error:
-        raise _Broken(_plainly(str(error))) from error
-
-
-def _plainly(message: str) -> str:
-    if "password" in message.lower():
-        return "is protected by a password: save it without one"
-    return f"is broken or not what its suffix says ({': '.join(message.splitlines()[0].split(': ')[:2])})"
-
-
-def _from_markdown(source: str, result: Any) -> LoadedDocument:
-    """Take the headings of kreuzberg's markdown, then take out the backslashes it put before punctuation."""
-    marked = clean(result.content)
-    headings, text, taken = [], "", 0
-    for start, level, title in _headings(marked):
-        text += ESCAPED.sub(r"\1", marked[taken:start])
-        headings.append((len(text), level, ESCAPED.sub(r"\1", title)))
-        taken = start
-    return LoadedDocument(source, text + ESCAPED.sub(r"\1", marked[taken:]), headings=tuple(headings))
-
-
-def _headings(markdown: str) -> tuple[tuple[int, int, str], ...]:
-    found, start, fence = [], 0, None
-    for line in markdown.splitlines(keepends=True):
-        if mark := FENCE.match(line):
-            fence = mark[1] if fence is None else None if mark[1] == fence else fence
-        elif fence is None and (heading := HEADING.match(line.rstrip("\n"))):
-            found.append((start, len(heading[1]), heading[2]))
-        start += len(line)
-    return tuple(found)
+def _unique(path: str, taken: set[str]) -> str:
+    """The path, with a number when a member of that path came before."""
+    name, number = path, 1
+    while name in taken:
+        number += 1
+        name = f"{path} ({number})"
+    taken.add(name)
+    return name

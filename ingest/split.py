@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ingest.load import LoadedDocument
+from ingest.document import LoadedDocument
 
 PARAGRAPH = re.compile(r"\n[ \t\u3000]*\n\s*")
 LINE = re.compile(r"\n\s*")
@@ -28,11 +28,19 @@ class Chunk:
     text: str
     start: int
     end: int
-    page: int | None
+    place: int | str | None
+    """The page, slide, sheet or cell it is on; None where the document has no places."""
     line: int | None
     """Line of the file on which the chunk starts, from 1; None where the text's lines are not the file's."""
     heading: str
     """Titles down to the chunk's own, as in `Leave > Sick leave`; empty before the first heading."""
+    place_kind: str = "page"
+    """What `place` counts or names."""
+
+    @property
+    def page(self) -> int | None:
+        """The page, for a document that has pages."""
+        return self.place if self.place_kind == "page" and isinstance(self.place, int) else None
 
 
 def split(document: LoadedDocument, embedder_offsets: Offsets, max_tokens: int) -> list[Chunk]:
@@ -43,7 +51,7 @@ def split(document: LoadedDocument, embedder_offsets: Offsets, max_tokens: int) 
     """
     cutter = _Cutter(document, embedder_offsets, max_tokens)
     spans = [span for start, end in cutter.sections() for span in cutter.spans(start, end)]
-    return [_chunk(document, start, end) for start, end in spans]
+    return list(_chunks(document, spans))
 
 
 class _Cutter:
@@ -116,21 +124,38 @@ class _Cutter:
         return self.tokens[index] if index < len(self.tokens) else len(self.text)
 
 
-def _chunk(document: LoadedDocument, start: int, end: int) -> Chunk:
-    page = (
-        document.pages[bisect_right(document.pages, start, key=lambda page: page[0]) - 1][1] if document.pages else None
-    )
-    line = document.text.count("\n", 0, start) + 1 if document.has_lines else None
-    return Chunk(document.text[start:end], start, end, page, line, _heading(document, start, end))
+def _chunks(document: LoadedDocument, spans: list[tuple[int, int]]) -> Iterator[Chunk]:
+    headings = _Headings(document)
+    line, counted = 1, 0
+    for start, end in spans:
+        line += document.text.count("\n", counted, start)
+        counted = start
+        index = bisect_right(document.pages, start, key=lambda place: place[0])
+        yield Chunk(
+            document.text[start:end],
+            start,
+            end,
+            document.pages[index - 1][1] if index else None,
+            line if document.has_lines else None,
+            headings.path(start, end),
+            document.place_kind,
+        )
 
 
-def _heading(document: LoadedDocument, start: int, end: int) -> str:
-    """The path at the chunk's first line that is not itself a heading."""
-    path: dict[int, str] = {}
-    for position, level, title in document.headings:
-        if position >= end or (position > start and document.text[start:position].strip()):
-            break
-        path = {above: name for above, name in path.items() if above < level} | {level: title}
-        if position >= start:
-            start = position + len(document.text[position:end].split("\n", 1)[0])
-    return " > ".join(path.values())
+class _Headings:
+    """The titles above each position of a document."""
+
+    def __init__(self, document: LoadedDocument) -> None:
+        self.text, self.starts = document.text, [start for start, _, _ in document.headings]
+        self.paths, path = [""], dict[int, str]()
+        for _, level, title in document.headings:
+            path = {above: name for above, name in path.items() if above < level} | {level: title}
+            self.paths.append(" > ".join(path.values()))
+
+    def path(self, start: int, end: int) -> str:
+        """The path at the chunk's first line that is not itself a heading."""
+        index = bisect_left(self.starts, start)
+        while index < len(self.starts) and (at := self.starts[index]) < end and not self.text[start:at].strip():
+            start = at + len(self.text[at:end].split("\n", 1)[0])
+            index += 1
+        return self.paths[index]

@@ -5,7 +5,7 @@ from pathlib import Path
 import docx
 import pytest
 
-from ingest.load import LoadedDocument, NoText, UnreadableFile, load
+from ingest.load import LoadedDocument, UnreadableFile, load
 from tests.ingest.pdf import pdf
 
 
@@ -67,14 +67,14 @@ def test_pdf_pages_are_recorded_and_empty_ones_reported(loaded) -> None:
 
 
 def test_a_pdf_of_images_only_is_no_text(loaded) -> None:
-    with pytest.raises(NoText, match=r"no text \(pages without text: 1, 2\)"):
+    with pytest.raises(match=r"no text \(pages without text: 1, 2\)"):
         loaded("scan.pdf", pdf("", ""))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.html"])
 @pytest.mark.parametrize("content", ["", "\n \t\u3000\n"])
 def test_a_file_without_text_is_said_to_have_none(loaded, name: str, content: str) -> None:
-    with pytest.raises(NoText):
+    with pytest.raises(UnreadableFile, match="no text"):
         loaded(name, content)
 
 

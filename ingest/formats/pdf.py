@@ -1,0 +1,47 @@
+"""PDF: the text of each page, with ligatures and hyphenated line ends mended; OCR for pages that are pictures."""
+
+import re
+from typing import Any
+
+from ingest.decode import clean
+from ingest.document import LoadedDocument, LoadOptions, Unreadable
+from ingest.formats.assembly import Assembly
+from ingest.formats.extraction import extract, read_picture_text, title_and_author
+
+PDF = "application/pdf"
+LIGATURES = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
+LIGATURE = re.compile("|".join(LIGATURES))
+# A hyphen before a capital or a digit is one of the word's own: "Bus-\nTicket", "COVID-\n19".
+HYPHENATED = re.compile(r"(?<=[^\W\d_])[-\u2010]\n(?=[^\W\d_])(?=(?P<first>\w))")
+
+
+def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """One place for each page that has text; the others are a problem of the document."""
+    result = extract(raw, PDF, passwords=options.passwords)
+    texts = {page["page_number"]: _mended(page["content"]) for page in result.pages}
+    empty = [number for number, text in texts.items() if not text]
+    why = ""
+    if empty and options.ocr:
+        recognised, why = _recognised(raw, empty, options)
+        texts |= recognised
+        empty = [number for number in empty if not texts[number]]
+    parts = Assembly("page")
+    for number, text in sorted(texts.items()):
+        parts.place(number)
+        parts.block(text)
+    problems = (f"pages without text: {', '.join(map(str, empty))}{why}",) if empty else ()
+    return parts.document(source, problems=problems, metadata=title_and_author(result.metadata))
+
+
+def _recognised(raw: bytes, pages: list[int], options: LoadOptions) -> tuple[dict[int, str], str]:
+    """The text of pages that are pictures, or why there is none."""
+    try:
+        result: Any = read_picture_text(raw, PDF, passwords=options.passwords, force_ocr_pages=pages)
+    except Unreadable as error:
+        return {}, f" ({error})"
+    return {page["page_number"]: clean(page["content"]) for page in result.pages if page["page_number"] in pages}, ""
+
+
+def _mended(text: str) -> str:
+    text = LIGATURE.sub(lambda match: LIGATURES[match[0]], clean(text))
+    return HYPHENATED.sub(lambda match: "" if match["first"].islower() else match[0], text).strip()

@@ -1,0 +1,92 @@
+"""PowerPoint: each slide's title, text, tables and charts, then its notes and comments."""
+
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+from ingest.document import LoadedDocument, LoadOptions
+from ingest.formats.assembly import Assembly, table
+from ingest.formats.protected import opened
+
+A_TEXT = "{http://schemas.openxmlformats.org/drawingml/2006/main}t"
+A_PARAGRAPH = "{http://schemas.openxmlformats.org/drawingml/2006/main}p"
+COMMENT_TEXT = "{http://schemas.openxmlformats.org/presentationml/2006/main}text"
+
+
+def read_pptx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """A .pptx, a place for each slide; slides that hold a picture and no text are a problem."""
+    import pptx
+
+    presentation = pptx.Presentation(BytesIO(opened(raw, options.passwords)))
+    parts, silent = Assembly("slide"), []
+    for number, slide in enumerate(presentation.slides, 1):
+        parts.place(number)
+        said = list(_slide(slide, parts))
+        if not said and _has_picture(slide.shapes):
+            silent.append(number)
+    core = presentation.core_properties
+    metadata = {name: value for name, value in (("title", core.title), ("author", core.author)) if value}
+    problems = (f"slides of pictures without text: {', '.join(map(str, silent))}",) if silent else ()
+    return parts.document(source, problems=problems, metadata=metadata)
+
+
+def _slide(slide: Any, parts: Assembly) -> Iterator[str]:
+    """Add the slide's text, and give it too."""
+    title = slide.shapes.title
+    if title is not None and title.has_text_frame and title.text_frame.text.strip():
+        parts.heading(2, title.text_frame.text)
+        yield title.text_frame.text
+    shapes = (shape for shape in slide.shapes if title is None or shape.shape_id != title.shape_id)
+    notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
+    said = [*_texts(shapes), notes.text if notes is not None else "", *_related_texts(slide)]
+    for text in filter(str.strip, said):
+        parts.block(text.replace("\v", "\n"))
+        yield text
+
+
+def _texts(shapes: Any) -> Iterator[str]:
+    for shape in shapes:
+        if getattr(shape, "has_table", False):
+            yield table([[cell.text for cell in row.cells] for row in shape.table.rows])
+        elif getattr(shape, "has_chart", False):
+            yield _chart(shape.chart)
+        elif hasattr(shape, "shapes"):
+            yield from _texts(shape.shapes)
+        elif shape.has_text_frame:
+            yield shape.text_frame.text
+
+
+def _chart(chart: Any) -> str:
+    """The title, then one line for each category with the value of each series."""
+    title = chart.chart_title.text_frame.text if chart.has_title and chart.chart_title.has_text_frame else ""
+    lines = [title]
+    for plot in chart.plots:
+        header = ["", *(series.name or "" for series in plot.series)]
+        columns = [list(series.values) for series in plot.series]
+        labels = [str(label) for label in plot.categories] or [""] * max(map(len, columns), default=0)
+        rows = [[label, *(_value(column, at) for column in columns)] for at, label in enumerate(labels)]
+        lines.append(table([header, *rows]))
+    return "\n".join(filter(None, lines))
+
+
+def _value(column: list[float | None], at: int) -> str:
+    value = column[at] if at < len(column) else None
+    return "" if value is None else f"{value:g}" if abs(value) < 1e6 else f"{value:.15g}"
+
+
+def _related_texts(slide: Any) -> Iterator[str]:
+    """The paragraphs of diagrams (SmartArt) and the comments, which are parts of their own."""
+    from lxml import etree
+
+    for one in slide.part.rels.values():
+        kind = one.reltype.rsplit("/", 1)[-1]
+        if one.is_external or kind not in ("diagramData", "comments"):
+            continue
+        root = etree.fromstring(one.target_part.blob)
+        paragraphs = ["".join(t.text or "" for t in p.iter(A_TEXT)) for p in root.iter(A_PARAGRAPH)]
+        comments = [text.text or "" for text in root.iter(COMMENT_TEXT)]
+        yield "\n".join(filter(str.strip, paragraphs + comments))
+
+
+def _has_picture(shapes: Any) -> bool:
+    return any(hasattr(shape, "image") or (hasattr(shape, "shapes") and _has_picture(shape.shapes)) for shape in shapes)

@@ -1,0 +1,119 @@
+"""Tables: delimited text, and workbooks of Excel and OpenDocument; each row a line that can stand alone."""
+
+import csv
+import datetime
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from posixpath import dirname, join, normpath
+from typing import Any
+
+from ingest.decode import clean, decode
+from ingest.document import LoadedDocument, LoadOptions
+from ingest.formats.assembly import Assembly, one_line, row_line
+from ingest.formats.protected import opened
+
+SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+LONGEST_FIELD = 2**24
+
+
+def read_delimited(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """Each row becomes one line `header: value; header: value`; line n is record n."""
+    text = decode(raw)
+    csv.field_size_limit(LONGEST_FIELD)
+    delimited = csv.reader(io.StringIO(text), "excel-tab" if _suffix(source) == ".tsv" else _dialect(text))
+    rows = [[one_line(cell) for cell in row] for row in delimited]
+    header = rows[0] if rows else []
+    lines = ["; ".join(filter(None, header)), *(row_line(header, row) for row in rows[1:])]
+    return LoadedDocument(source, "\n".join(lines), line_is_unit=True, has_lines=True)
+
+
+def read_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """Each sheet is a place, named like it; formulas as the values that were computed last; comments at the end."""
+    from python_calamine import CalamineWorkbook
+
+    plain = opened(raw, options.passwords)
+    workbook = CalamineWorkbook.from_filelike(io.BytesIO(plain))
+    parts = Assembly("sheet", separator="\n")
+    comments = _comments(plain) if _suffix(source) in (".xlsx", ".xlsm") else {}
+    for name in workbook.sheet_names:
+        lines = [*_rows(workbook.get_sheet_by_name(name).to_python()), *comments.get(name, [])]
+        if lines:
+            parts.place(name)
+            parts.heading(2, name)
+        for line in lines:
+            parts.block(line)
+    return parts.document(source, line_is_unit=True)
+
+
+def _suffix(source: str) -> str:
+    return PurePosixPath(source.lower()).suffix
+
+
+def _dialect(text: str) -> type[csv.Dialect]:
+    try:
+        return csv.Sniffer().sniff(text[:8192], delimiters=",;\t|")
+    except csv.Error:  # a single column
+        return csv.excel
+
+
+def _rows(cells: list[list[Any]]) -> Iterator[str]:
+    """The first row with text is the header of those below it."""
+    rows = [row for row in ([_shown(cell) for cell in row] for row in cells) if any(row)]
+    if rows:
+        yield "; ".join(filter(None, rows[0]))
+    yield from (row_line(rows[0], row) for row in rows[1:])
+
+
+def _shown(cell: Any) -> str:
+    """A cell as a reader of the sheet would see it."""
+    if isinstance(cell, bool):
+        return str(cell).upper()
+    if isinstance(cell, float):
+        return f"{cell:.15g}"
+    if isinstance(cell, datetime.datetime | datetime.date | datetime.time):
+        return cell.isoformat(" ") if isinstance(cell, datetime.datetime) else cell.isoformat()
+    return one_line(clean(str(cell)))
+
+
+def _comments(raw: bytes) -> dict[str, list[str]]:
+    """Sheet → `B2: comment`, of old comments ("notes") and of threaded ones."""
+    from lxml import etree
+
+    with zipfile.ZipFile(io.BytesIO(raw)) as package:
+        names = set(package.namelist())
+        book = etree.fromstring(package.read("xl/workbook.xml"))
+        targets = _targets(package, names, "xl/workbook.xml")
+        found = {}
+        for sheet in book.iter(f"{SHEET}sheet"):
+            path = targets.get(sheet.get(RELATION), "")
+            parts = [part for part in _targets(package, names, path).values() if "omments" in part and part in names]
+            # A threaded comment leaves an old one behind that says that it cannot be shown.
+            parts = [part for part in parts if "hreaded" in part] or parts
+            found[sheet.get("name")] = [line for part in parts for line in _comment_lines(package.read(part))]
+    return found
+
+
+def _targets(package: zipfile.ZipFile, names: set[str], part: str) -> dict[str, str]:
+    """Relation id → the part of the package it points to."""
+    from lxml import etree
+
+    path = join(dirname(part), "_rels", f"{part.rpartition('/')[2]}.rels")
+    if path not in names:
+        return {}
+    relations = etree.fromstring(package.read(path))
+    return {
+        one.get("Id"): normpath(join(dirname(part), one.get("Target"))).lstrip("/")
+        for one in relations
+        if one.get("TargetMode") != "External"
+    }
+
+
+def _comment_lines(part: bytes) -> Iterator[str]:
+    from lxml import etree
+
+    for comment in etree.fromstring(part).iter("{*}comment", "{*}threadedComment"):
+        if text := one_line(clean("".join(comment.itertext()))):
+            yield f"{comment.get('ref')}: {text}"

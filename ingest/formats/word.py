@@ -1,0 +1,150 @@
+"""Word: the body in its order, with text boxes, notes and comments where they are called, headers and footers once."""
+
+import re
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+from ingest.document import LoadedDocument, LoadOptions
+from ingest.formats.assembly import Assembly, table
+from ingest.formats.extraction import document, extract, title_and_author
+from ingest.formats.protected import opened
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
+CHARACTERS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
+# A text box is written twice, for new and for old readers; deleted text and a moved text's old place are gone.
+UNSEEN = {f"{MC}Fallback", f"{W}del", f"{W}moveFrom", f"{W}instrText", f"{W}delText", f"{W}pPr", f"{W}rPr"}
+HEADING_STYLE = re.compile(r"(?:heading|titel|überschrift|titre|título|标题|標題|見出し|제목) ?([1-9])", re.IGNORECASE)
+NOTES = {f"{W}footnoteReference": "footnotes", f"{W}endnoteReference": "endnotes", f"{W}commentReference": "comments"}
+
+
+def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """A .docx with everything in it that is text."""
+    import docx
+
+    word = docx.Document(BytesIO(opened(raw, options.passwords)))
+    notes = {kind: _notes(word, kind) for kind in NOTES.values()}
+    story = _Story(Assembly(), _heading_levels(word), notes)
+    for text in _margins(word, "header"):
+        story.parts.block(text)
+    story.add(word.element.body)
+    for text in _margins(word, "footer"):
+        story.parts.block(text)
+    core = word.core_properties
+    metadata = {name: value for name, value in (("title", core.title), ("author", core.author)) if value}
+    return story.parts.document(source, metadata=metadata)
+
+
+def read_rtf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """Rich text."""
+    result = extract(raw, "application/rtf")
+    return document(source, result.content, metadata=title_and_author(result.metadata))
+
+
+class _Story:
+    """The body being read, and the parts that it calls."""
+
+    def __init__(self, parts: Assembly, levels: dict[str, int], notes: dict[str, dict[str, str]]) -> None:
+        self.parts, self._levels, self._notes = parts, levels, notes
+
+    def add(self, container: Any) -> None:
+        """Blocks in their order."""
+        for element in container:
+            if element.tag == f"{W}p":
+                self._paragraph(element)
+            elif element.tag == f"{W}tbl":
+                self.parts.block(self._table(element))
+            elif element.tag in (f"{W}sdt", f"{W}sdtContent", f"{W}ins", f"{W}moveTo", f"{W}customXml", f"{W}tc"):
+                self.add(element)
+
+    def _paragraph(self, paragraph: Any) -> None:
+        boxes: list[Any] = []
+        text = "".join(self._runs(paragraph, boxes))
+        style = paragraph.find(f"{W}pPr/{W}pStyle")
+        level = self._levels.get(style.get(f"{W}val")) if style is not None else None
+        if level:
+            self.parts.heading(level, text)
+        else:
+            self.parts.block(f"- {text}" if paragraph.find(f"{W}pPr/{W}numPr") is not None and text.strip() else text)
+        for box in boxes:
+            self.add(box)
+
+    def _runs(self, element: Any, boxes: list[Any]) -> Iterator[str]:
+        for child in element:
+            if child.tag in (f"{W}t", MATH_TEXT):
+                yield child.text or ""
+            elif child.tag in CHARACTERS:
+                yield CHARACTERS[child.tag]
+            elif child.tag in NOTES:
+                yield self._notes[NOTES[child.tag]].get(child.get(f"{W}id"), "")
+            elif child.tag == f"{W}txbxContent":
+                boxes.append(child)
+            elif child.tag not in UNSEEN:
+                yield from self._runs(child, boxes)
+
+    def _table(self, element: Any) -> str:
+        rows = [
+            [self._cell(cell) for cell in row.iterchildren(f"{W}tc", f"{W}sdt")]
+            for row in element.iterchildren(f"{W}tr")
+        ]
+        return table(rows)
+
+    def _cell(self, cell: Any) -> str:
+        inner = _Story(Assembly(separator="\n"), {}, self._notes)
+        inner.add(cell)
+        return inner.parts.document("").text
+
+
+def _heading_levels(word: Any) -> dict[str, int]:
+    """Style id → level, by the style's outline level or its name, its own or that of the style it is based on."""
+    levels: dict[str, int] = {}
+    for style in word.styles.element.iterchildren(f"{W}style"):
+        name, outline = style.find(f"{W}name"), style.find(f"{W}pPr/{W}outlineLvl")
+        named = HEADING_STYLE.fullmatch(name.get(f"{W}val", "")) if name is not None else None
+        if named:
+            levels[style.get(f"{W}styleId")] = int(named[1])
+        elif outline is not None and int(outline.get(f"{W}val")) < 9:
+            levels[style.get(f"{W}styleId")] = int(outline.get(f"{W}val")) + 1
+        elif name is not None and name.get(f"{W}val") == "Title":
+            levels[style.get(f"{W}styleId")] = 1
+    for style in word.styles.element.iterchildren(f"{W}style"):
+        base = style.find(f"{W}basedOn")
+        if base is not None and base.get(f"{W}val") in levels:
+            levels.setdefault(style.get(f"{W}styleId"), levels[base.get(f"{W}val")])
+    return levels
+
+
+def _notes(word: Any, kind: str) -> dict[str, str]:
+    """Id → text of a footnote, an endnote or a comment, as it stands where it is called."""
+    return {
+        note.get(f"{W}id"): f" [{author + ': ' if (author := note.get(f'{W}author')) else ''}{text}]"
+        for part in _related(word, kind)
+        for note in part
+        if (text := " ".join(_plain(note).split()))
+    }
+
+
+def _margins(word: Any, kind: str) -> list[str]:
+    """The distinct texts of all headers or footers; page numbers alone are none."""
+    texts = [" ".join(_plain(part).split()) for part in _related(word, kind)]
+    return [text for text in dict.fromkeys(texts) if re.search(r"[^\W\d]", text)]
+
+
+def _related(word: Any, kind: str) -> list[Any]:
+    """The roots of the parts of that kind."""
+    from lxml import etree
+
+    kinds = [one for one in word.part.rels.values() if one.reltype.rsplit("/", 1)[-1] == kind and not one.is_external]
+    return [etree.fromstring(one.target_part.blob) for one in kinds]
+
+
+def _plain(element: Any) -> str:
+    if element.tag in (f"{W}t", MATH_TEXT):
+        return element.text or ""
+    if element.tag in CHARACTERS:
+        return CHARACTERS[element.tag]
+    if element.tag in UNSEEN:
+        return ""
+    return "".join(map(_plain, element)) + ("\n" if element.tag == f"{W}p" else "")
