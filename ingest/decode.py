@@ -12,12 +12,31 @@ BYTE_ORDER_MARKS = [
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
-CANDIDATES = ["gb18030", "big5", "cp932", "euc_jp", "cp949", "cp1252", "cp1251", "cp1250"]
 # What browsers read when a page declares the name on the left: https://encoding.spec.whatwg.org/#names-and-labels
-SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "iso8859-1": "cp1252", "ascii": "cp1252", "shift_jis": "cp932"}
-# The lead bytes of GB 2312's punctuation (A1-A3) and its 3,755 common characters (B0-D7).
-COMMON_CHINESE = re.compile(rb"[\xa1-\xa3\xb0-\xd7][\xa1-\xfe]")
-KANA = re.compile(r"[\u3040-\u30ff]")
+SUPERSETS = {
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "shift_jis": "cp932",
+    "big5": "big5hkscs",
+    "euc_kr": "cp949",
+    "iso8859-9": "cp1254",
+    "tis-620": "cp874",
+}
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+CONTROL_BYTE = re.compile(CONTROL.pattern.encode())
+OWN_SCRIPT = {"cp949": re.compile(r"[\uac00-\ud7a3]"), "euc_jp": re.compile(r"[\u3040-\u30ff]")}
+WIDE = re.compile(r"[^\x00-\x7f]")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+# The blocks in which nearly all text is written; the same bytes in the wrong order fall anywhere.
+COMMON = re.compile(
+    r"[\t\n\r\x20-\x7e\xa0-\u024f\u0370-\u06ff\u0900-\u097f\u0e00-\u0e7f\u2010-\u203b\u20ac\u2190-\u21ff"
+    r"\u3000-\u30ff\u4e00-\u9fff\uac00-\ud7a3\uff00-\uffef]"
+)
+SAMPLE = 2**16
+NEVER_IN_TEXT = 0.02
+"""Control bytes: a text of one byte a character has hardly any, UTF-16 of any language has more."""
 
 
 class UndecodableText(Exception):
@@ -25,7 +44,7 @@ class UndecodableText(Exception):
 
 
 def decode(raw: bytes, *, declared: str | None = None) -> str:
-    """Return the text of `raw` in NFC with `\\n` line ends and without NUL characters.
+    """Return the text of `raw`, cleaned as by `clean`.
 
     `declared` is the encoding that the file itself names (an HTML page's meta tag); UTF-8 that decodes strictly wins
     over it. Raises UndecodableText when no encoding fits.
@@ -37,9 +56,12 @@ def decode(raw: bytes, *, declared: str | None = None) -> str:
 
 
 def clean(text: str) -> str:
-    """Return `text` in NFC, with `\\n` line ends, without NUL and byte order marks."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "").replace("\ufeff", "")
-    return unicodedata.normalize("NFC", text)
+    """Return `text` in NFC, with `\\n` line ends, without NUL, byte order marks and soft hyphens; a surrogate that has
+    lost its other half becomes U+FFFD."""
+    if SURROGATE.search(text):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return unicodedata.normalize("NFC", text.translate({0: None, 0xFEFF: None, 0xAD: None}))
 
 
 def _normalised(text: str) -> str:
@@ -56,42 +78,63 @@ def _strictly(raw: bytes, encoding: str) -> str:
 
 
 def _without_mark(raw: bytes, declared: str | None) -> str:
-    for encoding in [_utf16_without_mark(raw), "utf-8", _known(declared)]:
+    for encoding in [_wide_without_mark(raw), "utf-8", _known(declared)]:
         if encoding and _decodes(raw, encoding):
-            return raw.decode(encoding)
+            text = raw.decode(encoding)
+            if encoding != "utf-8" or "\x1b$" not in text:  # the Japanese escapes of mail are ASCII
+                return text
     guess = _guess(raw)
     if guess and _decodes(raw, guess):
-        return raw.decode(guess)
+        text = raw.decode(guess)
+        if len(CONTROL.findall(text[:SAMPLE])) <= NEVER_IN_TEXT * min(len(text), SAMPLE):
+            return text
     raise UndecodableText("is binary, or in no text encoding we know: save it as UTF-8")
 
 
-def _utf16_without_mark(raw: bytes) -> str | None:
-    """UTF-16 of mostly Latin text has a zero in every other byte."""
-    sample = raw[:4096]
-    half = len(sample) // 2
-    if half and sample[1::2].count(0) > 0.7 * half and not sample[0::2].count(0):
-        return "utf-16-le"
-    if half and sample[0::2].count(0) > 0.7 * half and not sample[1::2].count(0):
-        return "utf-16-be"
-    return None
+def _wide_without_mark(raw: bytes) -> str | None:
+    """UTF-32, which hardly anything else decodes as, or UTF-16, whose characters then lie in common blocks."""
+    for encoding in ("utf-32-le", "utf-32-be"):
+        if raw and not len(raw) % 4 and _decodes(raw, encoding):
+            return encoding
+    sample = raw[:SAMPLE]
+    if len(raw) % 2 or len(CONTROL_BYTE.findall(sample)) <= NEVER_IN_TEXT * len(sample):
+        return None
+    shares = {encoding: _common_share(sample, encoding) for encoding in ("utf-16-le", "utf-16-be")}
+    best = max(shares, key=lambda encoding: shares[encoding])
+    return best if shares[best] > 0.95 else None
+
+
+def _common_share(sample: bytes, encoding: str) -> float:
+    text = sample.decode(encoding, "replace")
+    return len(COMMON.findall(text)) / len(text)
 
 
 def _known(declared: str | None) -> str | None:
     try:
         name = codecs.lookup(declared).name if declared else None
-    except LookupError:
+    except (LookupError, ValueError):
         return None
-    return SUPERSETS.get(name, name) if name else None
+    return SUPERSETS.get(name, name) if name and _is_text_encoding(name) else None
+
+
+def _is_text_encoding(name: str) -> bool:
+    """Not one of Python's own, such as base64 or rot13."""
+    return codecs.lookup(name)._is_text_encoding  # type: ignore[attr-defined]
 
 
 def _guess(raw: bytes) -> str | None:
-    # In Western European text bytes above 127 stand alone or in pairs; a statistical guess on a short one is a lottery.
-    runs = re.findall(rb"[\x80-\xff]+", raw)
-    if max(map(len, runs), default=0) < 3:
-        return "cp1252" if _decodes(raw, "cp1252") else _most_plausible(raw)
-    if _decodes(raw, "euc_jp") and _is_mostly_kana(raw.decode("euc_jp")):
-        return "euc_jp"
-    return _most_plausible(raw)
+    """What Firefox would take it for."""
+    from chardetng_py import EncodingDetector
+
+    detector = EncodingDetector()
+    detector.feed(raw, last=True)
+    guess = _known(detector.guess(tld=None, allow_utf8=False))
+    # Chinese has the same bytes; but Korean and Japanese are written in a script of their own, words aside.
+    own = OWN_SCRIPT.get(guess or "")
+    if guess and own and _decodes(raw, guess) and _decodes(raw, "gb18030"):
+        text = raw.decode(guess)
+        return guess if 5 * len(own.findall(text)) > len(WIDE.findall(text)) else "gb18030"
+    return guess
 
 
 def _decodes(raw: bytes, encoding: str) -> bool:
@@ -100,26 +143,3 @@ def _decodes(raw: bytes, encoding: str) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _is_mostly_kana(text: str) -> bool:
-    wide = [character for character in text if ord(character) > 127]
-    return len(KANA.findall(text)) > 0.3 * len(wide)
-
-
-def _most_plausible(raw: bytes) -> str | None:
-    from charset_normalizer import from_bytes
-
-    # Their order is by implausibility ("chaos", 0 is best), then by how much it looks like a language.
-    matches = sorted(from_bytes(raw, cp_isolation=CANDIDATES), key=lambda match: (match.chaos, -match.coherence))
-    names = [match.encoding for match in matches if match.chaos <= matches[0].chaos + 0.01]
-    if ("gb18030" in names or not names) and _is_common_chinese(raw):
-        return "gb18030"
-    if not names:
-        return None
-    return "cp1252" if "cp1252" in names and matches[0].encoding == "cp1250" else matches[0].encoding
-
-
-def _is_common_chinese(raw: bytes) -> bool:
-    wide = sum(byte > 127 for byte in raw)
-    return 2 * len(COMMON_CHINESE.findall(raw)) > 0.85 * wide

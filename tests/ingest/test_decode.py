@@ -5,46 +5,99 @@ from hypothesis import strategies as st
 from ingest.decode import UndecodableText, clean, decode
 
 CHINESE, WESTERN = "员工每年有十二天年假，“病假”七天。", "Größe 5 µm © 2024"
+SENTENCES = {
+    "gb18030": [
+        "年假",
+        "病假为七天",
+        "中文“引号”",
+        "员工每年有十二天年假。",
+        "error E-12: 温度 too high",
+        "公司规定：员工每年有十二天年假，病假为七天。加班须经批准，费用在月底前报销，逾期不予受理。",
+    ],
+    "big5": [
+        "病假為七天",
+        "員工每年有十二天年假。",
+        "error E-12: 溫度 too high",
+        "公司規定：員工每年有十二天年假，病假為七天。加班須經批准，費用在月底前報銷，逾期不予受理。",
+    ],
+    "cp932": [
+        "有給休暇は十二日です",
+        "エラー E-12: 温度が高い",
+        "会社の規定により、従業員は年に十二日の有給休暇を取得できます。病気休暇は七日間です。",
+    ],
+    "euc-jp": [
+        "有給休暇は十二日です",
+        "エラー E-12: 温度が高い",
+        "会社の規定により、従業員は年に十二日の有給休暇を取得できます。病気休暇は七日間です。",
+    ],
+    "iso2022_jp": ["休暇", "エラー E-12: 温度が高い", "従業員は年に十二日の休暇があります。"],
+    "euc-kr": [
+        "휴가",
+        "연차 휴가는 십이일입니다",
+        "오류 E-12: 온도가 높음",
+        "회사 규정에 따라 직원은 일년에 십이일의 연차 휴가를 사용할 수 있습니다. 병가는 칠일입니다.",
+    ],
+    "cp1251": [
+        "Отпуск",
+        "error E-12: высокая температура",
+        "Сотрудники имеют двенадцать дней отпуска. Больничный — семь дней.",
+    ],
+    "koi8-r": ["Сотрудники имеют двенадцать дней отпуска."],
+    "cp866": ["Сотрудники имеют двенадцать дней отпуска."],
+    "cp1250": ["Zażółć gęślą jaźń", "Zaměstnanci mají dvacet dní dovolené. Náklady se proplácejí do konce měsíce."],
+    "cp1252": [
+        "Größe",
+        WESTERN,
+        "été",
+        "Los empleados tienen doce días de vacaciones al año.",
+        "Überstunden müssen vorher genehmigt werden; Reisekosten „bis Monatsende“ – ohne Ausnahme.",
+        "Les frais de déplacement sont remboursés ; « sans exception », même à l’étranger.",
+    ],
+    "cp1253": ["Οι εργαζόμενοι έχουν δώδεκα ημέρες άδεια."],
+    "cp1254": ["Çalışanların yılda on iki gün izni vardır. Şirket giderleri öder."],
+}
+LONGER = sorted({sentences[-1] for sentences in SENTENCES.values()})
+WIDE = ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "gb18030"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "gb18030", *WIDE])
 def test_chinese_comes_out_right_in_each_encoding(encoding: str) -> None:
-    text = CHINESE if encoding != "utf-16-le" else "leave: 12 days, 年假"
-    assert decode(text.encode(encoding)) == text
+    assert decode(CHINESE.encode(encoding)) == CHINESE
 
 
 @pytest.mark.parametrize(
-    ("text", "encoding"),
-    [
-        (WESTERN, "cp1252"),
-        ("Größe", "cp1252"),
-        ("Los empleados tienen doce días de vacaciones al año.", "cp1252"),
-        ("中文", "gb18030"),
-        ("中文“引号”", "gb18030"),
-        ("error E-12: 温度 too high", "gb18030"),
-        ("員工每年有十二天年假，請假需要主管同意。", "big5"),
-        ("従業員は年に十二日の休暇があります。", "shift_jis"),
-        ("従業員は年に十二日の休暇があります。", "euc-jp"),
-        ("직원은 일년에 십이일의 휴가가 있습니다.", "euc-kr"),
-        ("Сотрудники имеют двенадцать дней отпуска.", "cp1251"),
-        ("Zażółć gęślą jaźń", "cp1250"),
-    ],
+    ("text", "encoding"), [(text, encoding) for encoding, sentences in SENTENCES.items() for text in sentences]
 )
 def test_an_undeclared_encoding_is_recognised(text: str, encoding: str) -> None:
     assert decode(text.encode(encoding)) == text
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("text", [*LONGER, "version 2.1 发布说明\n\n1. fixed bug 2. 修复了登录问题", "plain ASCII\r\n"])
+def test_wide_encodings_need_no_byte_order_mark(text: str, encoding: str) -> None:
+    assert decode(text.encode(encoding)) == text.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("text", ["bush hid the facts", "a\x01b and a stray control character in ASCII text " * 3])
+def test_ascii_is_not_taken_for_a_wide_encoding(text: str) -> None:
+    assert decode(text.encode()) == text
 
 
 def test_the_declared_encoding_decides_where_the_bytes_do_not() -> None:
     assert decode("ž".encode("cp1250"), declared="windows-1250") == "ž"
     assert decode("年假".encode("gb18030"), declared="gb2312") == "年假"
     assert decode("年假".encode(), declared="gb2312") == "年假"
+    assert decode("休暇".encode("cp932"), declared="Shift_JIS") == "休暇"
 
 
-def test_an_unknown_declared_encoding_is_passed_over() -> None:
-    assert decode(WESTERN.encode("cp1252"), declared="x-no-such-thing") == WESTERN
+@pytest.mark.parametrize("declared", ["x-no-such-thing", "base64", "rot13", "a\x00b"])
+def test_what_is_no_encoding_is_passed_over(declared: str) -> None:
+    assert decode(WESTERN.encode("cp1252"), declared=declared) == WESTERN
 
 
-@pytest.mark.parametrize("raw", [bytes(range(256)) * 2, b"PK\x03\x04" + b"\x00" * 50])
+@pytest.mark.parametrize(
+    "raw", [bytes(range(256)) * 2, b"PK\x03\x04" + b"\x00" * 50, b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x05\x01\xff" * 9]
+)
 def test_binary_data_is_a_named_failure(raw: bytes) -> None:
     with pytest.raises(UndecodableText, match="is binary"):
         decode(raw)
@@ -59,6 +112,17 @@ def test_line_ends_are_unified_and_letters_composed() -> None:
     assert decode("a\r\nb\rc u\u0308".encode()) == "a\nb\nc ü"
 
 
+def test_what_no_reader_sees_is_taken_out_and_halves_of_a_character_are_mended() -> None:
+    assert clean("年\u00ad假\x00 soft\u00adware\ufeff") == "年假 software"
+    assert clean("\ud83d\ude00 \ud800 年假") == "😀 \ufffd 年假"
+
+
 @given(st.text())
 def test_utf8_never_loses_a_character(text: str) -> None:
     assert decode(b"\xef\xbb\xbf" + ("x" * 1000 + text).encode()) == clean("x" * 1000 + text)
+
+
+@given(st.text("年假员工每有十二天，。abc \n", min_size=8), st.sampled_from(WIDE))
+def test_a_wide_text_never_comes_out_as_other_characters(text: str, encoding: str) -> None:
+    text = "员工每年有十二天年假。\n" * 3 + text
+    assert decode(text.encode(encoding)) == text
