@@ -60,10 +60,37 @@ class Journal:
         """The number of changes so far."""
         return self._rows("SELECT number FROM generation")[0][0]
 
+    def live(self) -> str | None:
+        """The Chroma collection that answers; None when the knowledge base is deleted or not yet made."""
+        return self._about("live")
+
+    def last_run(self) -> str | None:
+        """When it was last written, ISO 8601."""
+        return self._about("last_run")
+
+    def switch(self, live: str | None, *, empty: bool = False) -> None:
+        """From now on another collection answers, with the same chunks or, `empty`, with none."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM about WHERE name = 'live'")
+            if live is not None:
+                connection.execute("INSERT INTO about VALUES ('live', ?)", (live,))
+            if empty:
+                for table in ("documents", "chunks", "pending", "files"):
+                    connection.execute(f"DELETE FROM {table}")
+                lexical.start_over(connection)
+
+    def note_run(self, when: str) -> None:
+        """Note when a run ended; not a change that a reader must see."""
+        with self._transaction(changing=False) as connection:
+            connection.execute("INSERT OR REPLACE INTO about VALUES ('last_run', ?)", (when,))
+
     def documents(self) -> list[StoredDocument]:
         """All documents, by source."""
-        rows = self._rows("SELECT source, content_hash, chunks, problems, file FROM documents ORDER BY source")
-        return [StoredDocument(*row, tuple(json.loads(problems)), file) for *row, problems, file in rows]
+        return self._documents("ORDER BY source")
+
+    def document(self, source: str) -> StoredDocument | None:
+        """One document."""
+        return next(iter(self._documents("WHERE source = ?", (source,))), None)
 
     def files(self) -> dict[str, str]:
         """The content hash of each file that was read to its end."""
@@ -77,6 +104,38 @@ class Journal:
         """The lexical leg: see `lexical.search`."""
         with self._reading:
             return lexical.search(self._reader, query, k)
+
+    def lexical_is_behind(self) -> bool:
+        """Whether the lexical index is missing, broken, of other terms than today's, or not of all chunks."""
+        with self._reading:
+            return lexical.is_behind(self._reader)
+
+    def rebuild_lexical(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Make the lexical index anew, from the id and the text of every chunk."""
+        with self._transaction() as connection:
+            lexical.start_over(connection)
+            for id_, text in texts:
+                for (rowid,) in connection.execute("SELECT rowid FROM chunks WHERE id = ?", (id_,)).fetchall():
+                    lexical.add(connection, rowid, text)
+
+    def ids(self, source: str | None = None) -> Iterator[str]:
+        """The ids of all chunks, or of one document's, in the order in which they were stored."""
+        of_source, values = ("", ()) if source is None else ("AND source = ?", (source,))
+        query, last = f"SELECT rowid, id FROM chunks WHERE rowid > ? {of_source} ORDER BY rowid LIMIT 5000", -1
+        while rows := self._rows(query, (last, *values)):
+            last = rows[-1][0]
+            yield from (id_ for _, id_ in rows)
+
+    def sources(self, ids: Iterable[str]) -> dict[str, str]:
+        """The document of each of `ids` that belongs to one."""
+        return dict(self._where_in("SELECT id, source FROM chunks WHERE id IN", ids))
+
+    def whole(self, ids: Iterable[str]) -> dict[str, str]:
+        """The document of each of `ids` that is all of a document without a file."""
+        query = (
+            "SELECT id, source FROM chunks JOIN documents USING (source) WHERE file IS NULL AND chunks = 1 AND id IN"
+        )
+        return dict(self._where_in(query, ids))
 
     def known(self, ids: Iterable[str]) -> set[str]:
         """Those of `ids` that belong to a document."""
@@ -104,9 +163,13 @@ class Journal:
             connection.executemany("DELETE FROM pending WHERE id = ?", [(id_,) for id_ in ids])
 
     def replace(self, document: StoredDocument, chunks: Iterable[StoredChunk]) -> None:
-        """Make the chunks, all in Chroma by now, the document's own; those it had before become pending."""
+        """Make the chunks, all in Chroma by now, the document's own; those it had before become pending.
+
+        Its file no longer counts as read to its end: killed now, and changed back, it would seem to be unchanged.
+        """
         with self._transaction() as connection:
             _drop(connection, document.source)
+            connection.execute("DELETE FROM files WHERE file = ?", (document.file,))
             row = (document.source, document.content_hash, document.chunks, json.dumps(document.problems))
             connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (*row, document.file))
             for chunk in chunks:
@@ -131,24 +194,35 @@ class Journal:
         with self._transaction() as connection:
             _forget_file(connection, file, kept=())
 
-    def clear(self) -> None:
-        """Take all documents out; their chunks become pending."""
+    def remove_chunks(self, ids: Iterable[str]) -> None:
+        """Take single chunks out; the files of their documents no longer count as read."""
         with self._transaction() as connection:
-            for (source,) in connection.execute("SELECT source FROM documents").fetchall():
-                _drop(connection, source)
-            connection.execute("DELETE FROM files")
+            for id_ in ids:
+                _drop_chunk(connection, id_)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, changing: bool = True) -> Iterator[sqlite3.Connection]:
         with self._writing:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
-                self._writer.execute("UPDATE generation SET number = number + 1")
+                if changing:
+                    self._writer.execute("UPDATE generation SET number = number + 1")
             except BaseException:
                 self._writer.execute("ROLLBACK")
                 raise
             self._writer.execute("COMMIT")
+
+    def _documents(self, which: str, values: Iterable = ()) -> list[StoredDocument]:
+        rows = self._rows(f"SELECT source, content_hash, chunks, problems, file FROM documents {which}", values)
+        return [
+            StoredDocument(source, content_hash, chunks, tuple(json.loads(problems)), file)
+            for source, content_hash, chunks, problems, file in rows
+        ]
+
+    def _about(self, name: str) -> str | None:
+        rows = self._rows("SELECT value FROM about WHERE name = ?", (name,))
+        return rows[0][0] if rows else None
 
     def _rows(self, query: str, values: Iterable = ()) -> list[tuple]:
         with self._reading:
@@ -186,6 +260,16 @@ def _drop(connection: sqlite3.Connection, source: str) -> None:
     connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE source = ?", (source,))
     connection.execute("DELETE FROM chunks WHERE source = ?", (source,))
     connection.execute("DELETE FROM documents WHERE source = ?", (source,))
+
+
+def _drop_chunk(connection: sqlite3.Connection, id_: str) -> None:
+    for rowid, source in connection.execute("SELECT rowid, source FROM chunks WHERE id = ?", (id_,)).fetchall():
+        lexical.remove(connection, rowid)
+        connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE rowid = ?", (rowid,))
+        connection.execute("DELETE FROM chunks WHERE rowid = ?", (rowid,))
+        connection.execute("UPDATE documents SET content_hash = '', chunks = chunks - 1 WHERE source = ?", (source,))
+        connection.execute("DELETE FROM files WHERE file = (SELECT file FROM documents WHERE source = ?)", (source,))
+        connection.execute("DELETE FROM documents WHERE source = ? AND chunks = 0", (source,))
 
 
 def _forget_file(connection: sqlite3.Connection, file: str, kept: Collection[str]) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 # The terms come cut already, so SQLite's tokenizer must only split at blanks: "ascii" keeps all of non-ASCII together.
 SCHEMA = """CREATE VIRTUAL TABLE IF NOT EXISTS lexical USING fts5(terms, tokenize="ascii tokenchars '_.-+#'")"""
+VERSION = "1"
+"""Raise it when `terms` gives other terms: an index of another version is made anew."""
+SHADOWS = ("data", "idx", "content", "docsize", "config")
 HAN, KANA, HANGUL = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〇", "\u3040-\u30ff", "\u1100-\u11ff\uac00-\ud7af"
 RUN = re.compile(rf"(?P<han>[{HAN}]+)|(?P<syllables>[{KANA}ー]+|[{HANGUL}]+)|(?P<word>[^\W{HAN}{KANA}{HANGUL}]+"
                  rf"(?:[_.\-+#]+[^\W{HAN}{KANA}{HANGUL}]+)*(?:\+\+|#)?)")  # fmt: skip
@@ -72,6 +75,31 @@ def add(connection: sqlite3.Connection, rowid: int, text: str) -> None:
 def remove(connection: sqlite3.Connection, rowid: int) -> None:
     """Take a chunk out of the index."""
     connection.execute("DELETE FROM lexical WHERE rowid = ?", (rowid,))
+
+
+def is_behind(connection: sqlite3.Connection) -> bool:
+    """Whether the index cannot be read, was made of other terms, or does not have one entry for each chunk."""
+    try:
+        made = connection.execute("SELECT value FROM about WHERE name = 'lexical'").fetchone()
+        connection.execute("SELECT rowid FROM lexical WHERE lexical MATCH 'a' LIMIT 1").fetchone()
+        entries = connection.execute("SELECT count(*) FROM lexical_docsize").fetchone()
+        return made != (VERSION,) or entries != connection.execute("SELECT count(*) FROM chunks").fetchone()
+    except sqlite3.DatabaseError:
+        return True
+
+
+def start_over(connection: sqlite3.Connection) -> None:
+    """Put an empty index in the place of this one, whatever its state."""
+    try:
+        connection.execute("DROP TABLE IF EXISTS lexical")
+    except sqlite3.DatabaseError:  # SQLite drops no index that it cannot open
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("DELETE FROM sqlite_schema WHERE name = 'lexical'")
+        connection.execute("PRAGMA writable_schema = RESET")
+    for shadow in SHADOWS:
+        connection.execute(f"DROP TABLE IF EXISTS lexical_{shadow}")
+    connection.execute(SCHEMA)
+    connection.execute("INSERT OR REPLACE INTO about VALUES ('lexical', ?)", (VERSION,))
 
 
 def search(connection: sqlite3.Connection, query: str, k: int) -> list[tuple[str, float]]:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +22,7 @@ def writer_lock(path: Path, name: str) -> Iterator[None]:
 
     Raises AlreadyWriting at once, with the holder's process, command and start.
     """
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyWriting(
-                f"knowledge base {name!r} is being written by {_holder(file)}; try again later"
-            ) from error
+    with _locked(path, name) as file:
         file.truncate(0)
         json.dump(_self(), file)
         file.flush()
@@ -35,9 +30,34 @@ def writer_lock(path: Path, name: str) -> Iterator[None]:
         file.truncate(0)
 
 
+@contextmanager
+def _locked(path: Path, name: str) -> Iterator[TextIO]:
+    while True:
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise AlreadyWriting(
+                    f"knowledge base {name!r} is being written by {_holder(file)}; try again later"
+                ) from error
+            if _is_at(path, file):
+                yield file
+                return
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Whether the file still is the one of that path: who deletes a knowledge base takes its lock's file away."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+
+
 def _self() -> dict[str, str | int]:
     since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    return {"pid": os.getpid(), "command": " ".join(sys.argv), "since": since}
+    return {"pid": os.getpid(), "command": _command(sys.argv), "since": since}
+
+
+def _command(arguments: list[str]) -> str:
+    """The command line without the passwords in it."""
+    return re.sub(r"(--password[ =])\S+", r"\1…", " ".join(arguments))
 
 
 def _holder(file: TextIO) -> str:

@@ -1,6 +1,7 @@
 """The tables of a knowledge base's SQLite file, and how an older file gets them."""
 
 import sqlite3
+from pathlib import Path
 
 from ingest import lexical
 
@@ -18,17 +19,21 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS generation (number INTEGER NOT NULL)",
     "INSERT INTO generation SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM generation)",
     "CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, content_hash TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     lexical.SCHEMA,
+    f"INSERT OR IGNORE INTO about VALUES ('lexical', '{lexical.VERSION}')",
 )
 """`pending`: ids that may be in Chroma and belong to no document, being written or being dropped. `digest`: a hash of
 the chunk's text. `generation` rises with every change, so that a reader sees that it is behind. `documents.file`: the
 file a document came from, a container or the document itself; null where no file was. `files`: those that were read
-to their end."""
+to their end. `about`: `live`, the Chroma collection that answers (none: the knowledge base is deleted or not yet made),
+`last_run`, and `lexical`, the version of the terms in the lexical index."""
 FROM_1 = (
     "ALTER TABLE documents ADD COLUMN file TEXT",
     "UPDATE documents SET file = source",
     "CREATE TABLE files (file TEXT PRIMARY KEY, content_hash TEXT NOT NULL)",
     "INSERT INTO files SELECT source, content_hash FROM documents",
+    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
 LATER = ("CREATE INDEX IF NOT EXISTS documents_file ON documents (file)",)
 
@@ -40,9 +45,12 @@ def migrate(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) != VERSION:
-            steps = FROM_1 if _is_first_version(connection) else ()
-            for statement in (*steps, *TABLES, *LATER, f"PRAGMA user_version = {VERSION}"):
+            is_first = _is_first_version(connection)
+            for statement in (*(FROM_1 if is_first else ()), *TABLES, *LATER, f"PRAGMA user_version = {VERSION}"):
                 connection.execute(statement)
+            if is_first:  # it had the one collection that is called as its file
+                file = connection.execute("PRAGMA database_list").fetchone()[2]
+                connection.execute("INSERT INTO about VALUES ('live', ?)", (Path(file).stem,))
     except BaseException:
         connection.execute("ROLLBACK")
         raise

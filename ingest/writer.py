@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingest.journal import StoredChunk, StoredDocument, in_batches
+from ingest.metadata import OF_A_CHUNK, Flat, flatten
 from ingest.split import Chunk
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class PreparedDocument:
     problems: tuple[str, ...] = ()
     file: str | None = None
     """The file it came from: itself, or the archive or mail it is in. None: there is no file."""
-    metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     """What is stored with each chunk besides its place."""
 
     def stored_chunk(self, index: int) -> StoredChunk:
@@ -118,8 +119,12 @@ class Writer:
         return vectors | {digest: numpy.asarray(vector) for digest, vector in zip(missing, embedded, strict=True)}
 
 
-def _metadata(document: PreparedDocument, chunk: Chunk) -> dict[str, str | int | float | bool]:
-    """Chroma stores no None, so a chunk without a page has no `page`."""
-    about = {"source": document.source, "start": chunk.start, "end": chunk.end, "heading": chunk.heading}
-    places = {"page": chunk.page, "line": chunk.line}
-    return {**document.metadata, **about, **{name: number for name, number in places.items() if number is not None}}
+def _metadata(document: PreparedDocument, chunk: Chunk) -> Any:
+    """Chroma stores neither None nor an empty dict, so a chunk without a place has none."""
+    if document.file is None:  # as it was given; the parts of a long text say which part they are
+        span = {"start": chunk.start, "end": chunk.end} if len(document.chunks) > 1 else {}
+        return {**document.metadata, **span} or None
+    brought, _ = flatten(document.metadata, reserved=OF_A_CHUNK)
+    about: Flat = {"source": document.source, "start": chunk.start, "end": chunk.end, "heading": chunk.heading}
+    places = {chunk.place_kind: chunk.place, "line": chunk.line}
+    return brought | about | {name: place for name, place in places.items() if place is not None}

@@ -10,7 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ingest.store import EmbedderMismatch, UnknownKnowledgeBase
+from ingest.knowledge_bases import UnknownKnowledgeBase
+from ingest.store import EmbedderMismatch
 from llm.prompting import NoChatTemplate, PromptTooLong, UnsupportedContent
 from llm.protocol import (
     AdapterRefused,

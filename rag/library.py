@@ -2,8 +2,9 @@
 
 import threading
 
+from ingest.knowledge_bases import KnowledgeBaseSummary, list_knowledge_bases
 from ingest.settings import StoreOptions
-from ingest.store import EmbedderLike, KnowledgeBase, KnowledgeBaseSummary, list_knowledge_bases
+from ingest.store import EmbedderLike, KnowledgeBase
 from rag.retriever import HybridRetriever
 
 

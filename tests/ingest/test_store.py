@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from ingest import store as store_module
+from ingest.collection import collection_name
+from ingest.knowledge_bases import UnknownKnowledgeBase, list_knowledge_bases
 from ingest.lock import AlreadyWriting
 from ingest.pipeline import ingest
 from ingest.settings import IngestOptions
-from ingest.store import EmbedderMismatch, UnknownKnowledgeBase, collection_name, list_knowledge_bases
+from ingest.store import EmbedderMismatch
 from tests.fakes import WordCountEmbedder
 
 

@@ -1,8 +1,9 @@
 import pytest
 
+from ingest.knowledge_bases import UnknownKnowledgeBase
 from ingest.pipeline import ingest
 from ingest.settings import StoreOptions
-from ingest.store import EmbedderMismatch, KnowledgeBase, UnknownKnowledgeBase
+from ingest.store import EmbedderMismatch, KnowledgeBase
 from rag.library import EmptyKnowledgeBase, Library
 from tests.fakes import WordCountEmbedder
 
