@@ -1,13 +1,15 @@
 """`python -m ingest FOLDER`: the same command as `groundwell ingest`, without the rest of Groundwell."""
 
 import argparse
+import json
+import math
 import os
 import sys
+import time
 import tomllib
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -15,15 +17,41 @@ from ingest.settings import IngestSettings, SettingsFileNotFound
 
 SETTINGS_ERRORS = (SettingsFileNotFound, ValidationError, tomllib.TOMLDecodeError)
 
+EXIT_STATUSES = """exit status:
+  0    every file is in
+  1    some file failed; the report names it, the others are in
+  2    nothing was done: bad arguments or settings, no folder, an empty one, another writer, another embedder
+  130  interrupted; the next run finishes it"""
+METADATA = 'stored with every chunk; a JSON number, true, false or "text" as such, else text; repeatable'
+RETRY_SECONDS = 5.0
+"""After another writer was met while watching."""
+
 if TYPE_CHECKING:
-    from ingest.pipeline import Progress
+    from collections.abc import Iterator
+
+    from ingest.document import Scalar
+    from ingest.report import Report
+    from ingest.settings import IngestOptions
+    from ingest.store import KnowledgeBase
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of an ingest."""
-    parser.add_argument("folder", type=_path, help="folder of documents; the knowledge base becomes equal to it")
-    parser.add_argument("--knowledge-base", metavar="NAME", help="name of the knowledge base (default: the settings')")
-    parser.add_argument("--rebuild", action="store_true", help="embed everything anew, e.g. with another embedder")
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXIT_STATUSES
+    add = parser.add_argument
+    add("folder", type=_path, help="folder of documents; the knowledge base becomes equal to it")
+    add("--knowledge-base", metavar="NAME", help="name of the knowledge base (default: the settings')")
+    add("--rebuild", action="store_true", help="embed everything anew, e.g. with another embedder")
+    add("--include", metavar="GLOB", action="append", help="only files like this, as in .gitignore; repeatable")
+    add("--exclude", metavar="GLOB", action="append", help="no files or folders like this; repeatable")
+    add("--metadata", metavar="KEY=VALUE", type=_metadata, action="append", default=[], help=METADATA)
+    add("--password", metavar="TEXT", action="append", default=[], help="tried on protected files; repeatable")
+    add("--password-file", metavar="FILE", type=Path, help="a file with a password on each line")
+    add("--ocr", action="store_true", help="read pages without text with tesseract, where it is installed")
+    add("--json", action="store_true", help="print the report as one line of JSON")
+    once = parser.add_mutually_exclusive_group()
+    once.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    once.add_argument("--watch", action="store_true", help="go on, and ingest again whenever the folder changes")
 
 
 def _path(text: str) -> Path:
@@ -32,58 +60,139 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
-    """Ingest and print the report.
+def _metadata(text: str) -> "tuple[str, Scalar]":
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    try:
+        parsed = json.loads(value, parse_constant=str)
+    except json.JSONDecodeError:
+        return key, value
+    return key, parsed if isinstance(parsed, str | int | float | bool) else value
 
-    Returns 0 when every file is in, 1 when some failed, 2 when nothing was done, 130 when it was interrupted.
-    """
+
+def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
+    """Ingest and print the report; returns one of EXIT_STATUSES."""
+    from ingest.listing import EmptyFolder, FolderNotFound
     from ingest.lock import AlreadyWriting
-    from ingest.pipeline import EmptyFolder, FolderNotFound
     from ingest.store import EmbedderMismatch
+    from ingest.workers import WorkerNotStarted
     from llm.models import ModelNotFound
 
     try:
-        return _ingest(arguments, settings)
-    except (AlreadyWriting, EmbedderMismatch, EmptyFolder, FolderNotFound, ModelNotFound) as error:
-        print(f"groundwell ingest: {error}", file=sys.stderr)
-        return 2
+        options = _options(arguments, settings.ingest)
+        return (_watch if arguments.watch else _run)(arguments, settings, options)
+    except ValidationError as error:
+        return _refused(arguments, plainly(error))
+    except (AlreadyWriting, EmbedderMismatch, EmptyFolder, FolderNotFound, ModelNotFound, WorkerNotStarted) as error:
+        return _refused(arguments, str(error))
+    except OSError as error:  # the password file, or the store
+        return _refused(arguments, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("groundwell ingest: interrupted; the next run finishes it", file=sys.stderr)
         return 130
 
 
-def _ingest(arguments: argparse.Namespace, settings: IngestSettings) -> int:
-    from ingest.pipeline import ingest, list_files
-    from ingest.store import KnowledgeBase
-    from llm.embeddings import Embedder
+def _refused(arguments: argparse.Namespace, reason: str) -> int:
+    print(f"groundwell ingest: {reason}", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"error": reason, "exit_status": 2}, ensure_ascii=False))
+    return 2
 
-    list_files(arguments.folder)  # before an empty knowledge base is made for a mistyped name
-    name = arguments.knowledge_base or settings.store.knowledge_base
-    knowledge_base = KnowledgeBase.open(
-        settings.store.path, name, Embedder(settings.embedder), create=True, rebuild=arguments.rebuild
-    )
-    with progress_bar() as progress:
-        report = ingest(arguments.folder, knowledge_base, settings.ingest, progress)
-    print(report.summary())
-    documents, chunks = knowledge_base.count()
-    print(f"knowledge base {name}: {documents} documents, {chunks} chunks")
-    knowledge_base.close()
-    return report.exit_status
+
+def _options(arguments: argparse.Namespace, options: "IngestOptions") -> "IngestOptions":
+    """The settings with what the arguments say in their place; metadata and passwords are added to them."""
+    from ingest.settings import IngestOptions
+
+    given: dict[str, Any] = {name: value for name in ("include", "exclude") if (value := getattr(arguments, name))}
+    passwords = [*arguments.password]
+    if arguments.password_file:
+        passwords += filter(None, arguments.password_file.read_text(encoding="utf-8").splitlines())
+    given["metadata"] = options.metadata | dict(arguments.metadata)
+    given["passwords"] = (*options.passwords, *passwords)
+    given["ocr"] = options.ocr or arguments.ocr
+    return IngestOptions(**options.model_dump() | given)
+
+
+def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
+    from ingest.listing import list_files
+
+    # Before an empty knowledge base is made for a mistyped name.
+    list_files(arguments.folder, include=options.include, exclude=options.exclude)
+    with _opened(arguments, settings) as knowledge_base:
+        return _ingest(arguments, knowledge_base, options)
+
+
+def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
+    """Ingest now and after every change, until Ctrl-C; returns the last run's status."""
+    from ingest.listing import EmptyFolder
+    from ingest.lock import AlreadyWriting
+    from ingest.watch import changes
+
+    status, due = 0, 0.0
+    with _opened(arguments, settings) as knowledge_base:
+        for changed in changes(arguments.folder):
+            if not changed and time.monotonic() < due:
+                continue
+            due = math.inf
+            try:
+                status = _ingest(arguments, knowledge_base, options)
+            except EmptyFolder as error:
+                status = _refused(arguments, str(error))
+            except AlreadyWriting as error:
+                status, due = _refused(arguments, str(error)), time.monotonic() + RETRY_SECONDS
+    return status
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[["Progress"], None]]:
-    """A bar of files with chunks per second, on a terminal only."""
-    from tqdm import tqdm
+def _opened(arguments: argparse.Namespace, settings: IngestSettings) -> "Iterator[KnowledgeBase | None]":
+    """The knowledge base, made when it is not there; for a dry run None then, and when it would be made anew."""
+    from ingest.knowledge_bases import UnknownKnowledgeBase
+    from ingest.store import KnowledgeBase
+    from llm.embeddings import Embedder
 
-    with tqdm(unit="file", disable=None, file=sys.stderr) as bar:
+    name = arguments.knowledge_base or settings.store.knowledge_base
+    embedder = Embedder(settings.embedder)
+    dry, rebuild = arguments.dry_run, arguments.rebuild
+    try:
+        found = (
+            None
+            if dry and rebuild
+            else KnowledgeBase.open(settings.store.path, name, embedder, create=not dry, rebuild=rebuild)
+        )
+    except UnknownKnowledgeBase:
+        found = None
+    try:
+        yield found
+    finally:
+        if found:
+            found.close()
 
-        def show(progress: "Progress") -> None:
-            bar.total = progress.total
-            bar.set_postfix_str(f"{progress.chunks / (bar.format_dict['elapsed'] or 1):.0f} chunks/s", refresh=False)
-            bar.update(progress.files - bar.n)
 
-        yield show
+def _ingest(arguments: argparse.Namespace, knowledge_base: "KnowledgeBase | None", options: "IngestOptions") -> int:
+    from ingest.pipeline import ingest, rehearse
+    from ingest.progress import shown
+
+    if arguments.dry_run or knowledge_base is None:
+        report = rehearse(arguments.folder, knowledge_base, options)
+    else:
+        with shown() as progress:
+            report = ingest(arguments.folder, knowledge_base, options, progress)
+    _print(report, knowledge_base, as_json=arguments.json)
+    return report.exit_status
+
+
+def _print(report: "Report", knowledge_base: "KnowledgeBase | None", *, as_json: bool) -> None:
+    about = {}
+    if knowledge_base:
+        documents, chunks = knowledge_base.count()
+        about = {"name": knowledge_base.name, "documents": documents, "chunks": chunks}
+    if as_json:
+        print(json.dumps(report.as_json() | {"knowledge_base": about or None}, ensure_ascii=False), flush=True)
+        return
+    print(report.summary())
+    if about:
+        print("knowledge base {name}: {documents} documents, {chunks} chunks".format(**about), flush=True)
 
 
 def quiet_libraries() -> None:

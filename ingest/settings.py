@@ -2,13 +2,21 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from ingest.document import LoadOptions, Scalar
+from ingest.metadata import OF_A_CHUNK
 from llm.options import EmbedderOptions, Options
 
+if TYPE_CHECKING:
+    from ingest.prepare import Recipe
+
 ENVIRONMENT_PREFIX = "GROUNDWELL_"
+MOST_WORKERS = 4
+"""Where the settings do not say: a few processes read faster than a machine of any size embeds."""
 
 
 class SettingsFileNotFound(Exception):
@@ -23,10 +31,39 @@ class StoreOptions(Options):
 
 
 class IngestOptions(Options):
-    """How documents are cut and embedded."""
+    """Which files go in, and how they are read, cut and embedded."""
 
     chunk_tokens: int = Field(320, ge=16, description="embedder's tokens in a chunk at most; its own limit also holds")
-    batch_chunks: int = Field(256, ge=1, description="chunks embedded at a time; as many are lost when it is killed")
+    batch_chunks: int = Field(512, ge=1, description="chunks embedded again at most after a run was killed")
+    include: tuple[str, ...] = Field((), description="patterns as in .gitignore; where given, other files are left out")
+    exclude: tuple[str, ...] = Field((), description="patterns as in .gitignore of files and folders to leave out")
+    metadata: dict[str, Scalar] = Field({}, description="stored with every chunk of the run, e.g. `{team = 'sales'}`")
+    passwords: tuple[SecretStr, ...] = Field((), description="tried on protected files, in this order")
+    ocr: bool = Field(False, description="read pages without text with tesseract, where it is installed")
+    workers: int | None = Field(
+        None, ge=0, description="processes that read files; one a core, four at most; 0: none, and no limits on a file"
+    )
+    file_seconds: float = Field(120, gt=0, description="time to read one document in, at most; then it is given up")
+    file_memory_mib: int = Field(2048, ge=256, description="memory of a process that reads files, at most")
+
+    @field_validator("metadata")
+    @classmethod
+    def _is_no_place(cls, metadata: dict[str, Scalar]) -> dict[str, Scalar]:
+        if taken := sorted(metadata.keys() & OF_A_CHUNK):
+            raise ValueError(f"{', '.join(taken)}: set by Groundwell itself; choose another name")
+        return metadata
+
+    def recipe(self) -> "Recipe":
+        """What decides what comes out of a file."""
+        from ingest.prepare import Recipe
+
+        passwords = tuple(password.get_secret_value() for password in self.passwords)
+        metadata = tuple(sorted(self.metadata.items()))
+        return Recipe(LoadOptions(passwords=passwords, ocr=self.ocr), self.chunk_tokens, metadata)
+
+    def worker_count(self) -> int:
+        """Processes that read files: 0 for none."""
+        return min(os.cpu_count() or 1, MOST_WORKERS) if self.workers is None else self.workers
 
 
 class IngestSettings(BaseSettings):

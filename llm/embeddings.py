@@ -50,6 +50,10 @@ class Embedder(Embeddings):
         self._loading = threading.Lock()
         self._passes: Passes[str, list[float]] = Passes(self._embed_queries, "embedder")
 
+    def __reduce__(self) -> "tuple[type[Embedder], tuple[EmbedderOptions]]":
+        """Pickled, it is its options: a worker process that only counts tokens loads no model."""
+        return type(self), (self.options,)
+
     @cached_property
     def _folder(self) -> str:
         return resolve(self.options.model)

@@ -10,6 +10,7 @@ import pytest_asyncio
 from pytest_asyncio import is_async_test
 
 from ingest.pipeline import ingest
+from ingest.settings import IngestOptions
 from ingest.store import KnowledgeBase
 from rag.app import create_app
 from rag.settings import Settings
@@ -33,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, path = tmp_path_factory.mktemp("documents"), tmp_path_factory.mktemp("store")
     (folder / "leave.md").write_text(LEAVE, encoding="utf-8")
     knowledge_base = KnowledgeBase.open(path, "default", WordCountEmbedder(), create=True)
-    ingest(folder, knowledge_base)
+    ingest(folder, knowledge_base, IngestOptions(workers=0))
     knowledge_base.close()
     KnowledgeBase.open(path, "空", WordCountEmbedder(), create=True).close()
     return path

@@ -1,17 +1,24 @@
+import json
 import os
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from pypdf import PdfWriter
 
 from ingest import __main__ as command
 from ingest.settings import IngestSettings, SettingsFileNotFound
+from ingest.store import KnowledgeBase
+from llm.options import EmbedderOptions
 from tests.fakes import WordCountEmbedder
+from tests.ingest.pdf import pdf
 
 MAIN = """
 import sys
 import llm.embeddings
+from llm.options import EmbedderOptions
 from tests.fakes import WordCountEmbedder
 llm.embeddings.Embedder = lambda options: WordCountEmbedder()
 from ingest.__main__ import main
@@ -76,6 +83,126 @@ def test_another_embedder_is_refused_until_rebuilt(run, folder, monkeypatch) -> 
     )
 
 
+def test_a_dry_run_names_what_would_be_done_and_makes_no_store(run, folder, tmp_path) -> None:
+    planned = "added: guide.txt\nadded: leave.md\nadded: travel.txt\n"
+    assert run(folder, "--dry-run") == (0, f"would be 3 added, 0 unchanged, 0 removed\n{planned}", "")
+    assert not (tmp_path / "store").exists()
+    run(folder)
+    (folder / "leave.md").unlink()
+    assert run(folder, "--dry-run")[1].startswith(
+        "would be 0 added, 2 unchanged, 1 removed\nremoved: leave.md\nknowledge base default: 3 documents"
+    )
+    assert run(folder, "--dry-run", "--rebuild")[1].startswith("would be 2 added")
+    assert run(folder)[1].startswith("0 added, 2 unchanged, 1 removed\n")
+
+
+def test_json_is_one_report_on_stdout(run, folder) -> None:
+    (folder / "坏.pdf").write_bytes(b"%PDF-1.4 torn")
+    (folder / "song.mp3").write_bytes(b"")
+    status, output, errors = run(folder, "--json", "--exclude", "/travel.txt")
+    report = json.loads(output)
+    assert (status, errors, report["exit_status"]) == (1, "", 1)
+    assert (report["added"], report["skipped"]) == (["guide.txt", "leave.md"], ["song.mp3"])
+    assert report["failed"][0]["source"] == "坏.pdf"
+    assert report["knowledge_base"] == {"name": "default", "documents": 2, "chunks": 2}
+
+
+def test_json_tells_a_refusal_too(run, tmp_path) -> None:
+    status, output, _ = run(tmp_path / "nowhere", "--json")
+    refusal = {"error": f"there is no folder {tmp_path / 'nowhere'}", "exit_status": 2}
+    assert (status, json.loads(output)) == (2, refusal)
+
+
+def test_metadata_has_the_type_that_json_gives_it(run, folder, tmp_path) -> None:
+    given = [
+        "team=销售",
+        "year=2026",
+        "share=0.5",
+        "draft=true",
+        'code="7"',
+        "version=1.2.3",
+        "zip=007",
+        "none=null",
+        f"big={10**30}",
+    ]
+    status, _, _ = run(folder, *(part for pair in given for part in ("--metadata", pair)), "--metadata", "nan=NaN")
+    knowledge_base = KnowledgeBase.open(tmp_path / "store", "default", WordCountEmbedder(EmbedderOptions().model))
+    about = knowledge_base.chunks([id_ for id_, _ in knowledge_base.lexical("leave", 1)])[0].metadata
+    knowledge_base.close()
+    assert status == 0
+    expected = {"team": "销售", "year": 2026, "share": 0.5, "draft": True, "code": "7"}
+    expected |= {"version": "1.2.3", "zip": "007", "none": "null", "nan": "NaN", "big": str(10**30)}
+    assert {name: about[name] for name in expected} == expected
+    assert about["draft"] is True
+
+
+@pytest.mark.parametrize("given", ["team", "=sales"])
+def test_metadata_that_is_no_pair_is_refused(run, folder, capsys, given) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(folder, "--metadata", given)
+    assert stopped.value.code == 2
+    assert f"{given!r} is not KEY=VALUE" in capsys.readouterr().err
+
+
+def test_metadata_of_our_own_names_is_refused(run, folder) -> None:
+    status, _, errors = run(folder, "--metadata", "source=x")
+    assert status == 2
+    assert "source: set by Groundwell itself" in errors
+
+
+def test_a_protected_file_is_read_with_a_password_from_a_file(run, folder, tmp_path) -> None:
+    writer = PdfWriter(clone_from=BytesIO(pdf("Pigeons carry the mail")))
+    writer.encrypt("key-7", algorithm="RC4-128")
+    writer.write(folder / "秘密.pdf")
+    status, output, _ = run(folder)
+    assert status == 1
+    assert "protected by a password: give it with --password" in output
+    (tmp_path / "passwords").write_text("密码\n\nkey-7\n", encoding="utf-8")
+    assert run(folder, "--password-file", tmp_path / "passwords")[0] == 0
+    assert run(folder)[1].startswith("0 added, 4 unchanged")
+
+
+def test_a_password_file_that_is_not_there_is_one_sentence(run, folder, tmp_path) -> None:
+    status, _, errors = run(folder, "--password-file", tmp_path / "none")
+    assert (status, errors) == (2, f"groundwell ingest: {tmp_path / 'none'}: No such file or directory\n")
+
+
+def test_the_lock_does_not_tell_passwords(run, folder, tmp_path, monkeypatch) -> None:
+    knowledge_base = KnowledgeBase.open(
+        tmp_path / "store", "default", WordCountEmbedder(EmbedderOptions().model), create=True
+    )
+    monkeypatch.setattr(sys, "argv", ["groundwell", "ingest", "--password", "geheim", "--password=geheim", "docs"])
+    with knowledge_base.writing():
+        status, _, errors = run(folder)
+    knowledge_base.close()
+    assert status == 2
+    assert "(groundwell ingest --password … --password=… docs)" in errors
+
+
+def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(run, folder, monkeypatch) -> None:
+    """The changes of three seconds, as the watch tells them: none, one, none while another one writes, none."""
+
+    def changes(_):
+        yield False
+        (folder / "新.txt").write_text("新的文件", encoding="utf-8")
+        yield True
+        yield False
+
+    monkeypatch.setattr("ingest.watch.changes", changes)
+    status, output, _ = run(folder, "--watch")
+    assert status == 0
+    assert [line for line in output.splitlines() if "added" in line] == [
+        "3 added, 0 unchanged, 0 removed",
+        "1 added, 3 unchanged, 0 removed",
+    ]
+
+
+def test_help_tells_the_exit_statuses(run, capsys) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "130  interrupted; the next run finishes it" in capsys.readouterr().out
+
+
 def test_under_an_ascii_locale_text_and_names_are_the_same(folder, tmp_path) -> None:
     (folder / "引号.txt").write_text("中文“引号”", encoding="utf-8")
     store = tmp_path / "store"
@@ -85,8 +212,6 @@ def test_under_an_ascii_locale_text_and_names_are_the_same(folder, tmp_path) -> 
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.decode().endswith("4 documents, 4 chunks\nFalse False\n")
-    from ingest.store import KnowledgeBase
-
     knowledge_base = KnowledgeBase.open(store, "default", WordCountEmbedder())
     (document,) = knowledge_base.chunks([id_ for id_, _ in knowledge_base.lexical("引号", 5)])
     assert (document.metadata["source"], document.page_content) == ("引号.txt", "中文“引号”")

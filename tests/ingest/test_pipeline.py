@@ -1,12 +1,16 @@
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 from chromadb.api.client import Client
 from chromadb.api.models.Collection import Collection
 
-from ingest.pipeline import EmptyFolder, FolderNotFound, Progress, ingest
+from ingest import pipeline
+from ingest.listing import EmptyFolder, FolderNotFound
+from ingest.lock import AlreadyWriting
+from ingest.report import Progress, Report
 from ingest.settings import IngestOptions
 from ingest.writer import Writer
 from tests.fakes import WordCountEmbedder
@@ -15,6 +19,11 @@ from tests.ingest.pdf import pdf
 
 class Killed(BaseException):
     """What a process that dies raises nowhere: no one may answer it."""
+
+
+def ingest(folder, knowledge_base, progress=None, **options) -> Report:
+    """An ingest that reads files in this process."""
+    return pipeline.ingest(folder, knowledge_base, IngestOptions(**{"workers": 0} | options), progress)
 
 
 def everything(knowledge_base) -> list[tuple[str, str, str]]:
@@ -31,12 +40,12 @@ def test_a_second_run_changes_nothing_and_embeds_nothing(knowledge_base, embedde
     assert (everything(knowledge_base), embedder.embedded) == (before, embedded)
 
 
-@pytest.mark.parametrize("step", ["add", "commit", "sweep", "_vectors"])
+@pytest.mark.parametrize("step", ["embed", "add", "commit", "finish", "sweep"])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_run_killed_at_any_step_is_made_good_by_the_next(opened, embedder, folder, monkeypatch, step, calls) -> None:
     (folder / "long.txt").write_text("\n\n".join(f"Paragraph {n} of a long file." for n in range(40)), encoding="utf-8")
-    options = IngestOptions(chunk_tokens=16, batch_chunks=8)
-    ingest(folder, opened(embedder, "whole"), options)
+    options = {"chunk_tokens": 16, "batch_chunks": 8}
+    ingest(folder, opened(embedder, "whole"), **options)
     total = embedder.embedded
     embedder.embedded, left = 0, iter(range(calls))
     original = getattr(Writer, step)
@@ -50,14 +59,14 @@ def test_a_run_killed_at_any_step_is_made_good_by_the_next(opened, embedder, fol
     with monkeypatch.context() as patch:
         patch.setattr(Writer, step, die)
         if step == "sweep" and calls == 2:
-            ingest(folder, opened(embedder), options)
+            ingest(folder, opened(embedder), **options)
         with pytest.raises(Killed):
-            ingest(folder, opened(embedder), options)
+            ingest(folder, opened(embedder), **options)
     knowledge_base = opened(embedder)
-    ingest(folder, knowledge_base, options)
+    ingest(folder, knowledge_base, **options)
     assert everything(knowledge_base) == everything(opened(embedder, "whole"))
     assert knowledge_base.journal.pending() == []
-    assert total <= embedder.embedded <= total + options.batch_chunks
+    assert total <= embedder.embedded <= total + options["batch_chunks"]
 
 
 def test_a_changed_file_replaces_its_old_chunks_and_embeds_only_new_text(knowledge_base, embedder, folder) -> None:
@@ -85,11 +94,11 @@ def test_equal_paragraphs_and_equal_files_all_stay_and_go_on_their_own(knowledge
     text = "第一条 同上。\n\n第一条 同上。\n"
     for name in ("a.txt", "b.txt"):
         (folder / name).write_text(text, encoding="utf-8")
-    ingest(folder, knowledge_base, IngestOptions(chunk_tokens=16))
+    ingest(folder, knowledge_base, chunk_tokens=16)
     embedded = embedder.embedded
     assert [source for _, source, chunk in everything(knowledge_base) if "第一条" in chunk].count("a.txt") == 1
     (folder / "a.txt").unlink()
-    ingest(folder, knowledge_base, IngestOptions(chunk_tokens=16))
+    ingest(folder, knowledge_base, chunk_tokens=16)
     assert [chunk for _, source, chunk in everything(knowledge_base) if source == "b.txt"] == [text.strip()]
     assert embedder.embedded == embedded
 
@@ -97,7 +106,7 @@ def test_equal_paragraphs_and_equal_files_all_stay_and_go_on_their_own(knowledge
 def test_equal_chunks_of_one_file_are_embedded_once(knowledge_base, embedder, tmp_path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text(("第一条 同上，一二三四五六七。\n\n" * 6), encoding="utf-8")
-    ingest(tmp_path / "docs", knowledge_base, IngestOptions(chunk_tokens=16))
+    ingest(tmp_path / "docs", knowledge_base, chunk_tokens=16)
     assert knowledge_base.count() == (1, 6)
     assert embedder.embedded == 1
 
@@ -112,7 +121,7 @@ def test_more_chunks_than_one_call_may_hold_go_in(opened, tmp_path, monkeypatch,
     (tmp_path / "docs").mkdir()
     lines = [f"line {number} of the file that is long enough to be a chunk" for number in range(500 if limit else 5500)]
     (tmp_path / "docs" / "a.txt").write_text("\n\n".join(lines), encoding="utf-8")
-    ingest(tmp_path / "docs", knowledge_base, IngestOptions(chunk_tokens=16, batch_chunks=6000))
+    ingest(tmp_path / "docs", knowledge_base, chunk_tokens=16, batch_chunks=6000)
     assert knowledge_base.count() == (1, len(lines))
     assert knowledge_base.ask(lambda collection: collection.count()) == len(lines)
     assert embedder.embedded == len(lines)
@@ -134,7 +143,7 @@ def test_what_was_embedded_before_a_failed_write_is_not_embedded_again(knowledge
     (tmp_path / "docs").mkdir()
     paragraphs = [f"paragraph {number} is one chunk of this file and no more" for number in range(100)]
     (tmp_path / "docs" / "a.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
-    options = IngestOptions(chunk_tokens=16, batch_chunks=10)
+    options = {"chunk_tokens": 16, "batch_chunks": 10}
     limit = iter([None] * 5)
 
     def stop(progress: Progress) -> None:
@@ -142,10 +151,10 @@ def test_what_was_embedded_before_a_failed_write_is_not_embedded_again(knowledge
             raise Killed
 
     with pytest.raises(Killed):
-        ingest(tmp_path / "docs", knowledge_base, options, stop)
-    assert embedder.embedded == 60
-    ingest(tmp_path / "docs", knowledge_base, options)
-    assert embedder.embedded == 100
+        ingest(tmp_path / "docs", knowledge_base, stop, **options)
+    assert embedder.embedded == 35  # 6 batches of 5 are written, and the next is embedded
+    ingest(tmp_path / "docs", knowledge_base, **options)
+    assert embedder.embedded == 105  # those 5 alone are embedded again
 
 
 def test_files_without_text_are_reported_and_the_others_go_in(knowledge_base, folder) -> None:
@@ -187,7 +196,7 @@ def test_an_emptied_or_missing_folder_takes_nothing_out(knowledge_base, folder) 
     ingest(folder, knowledge_base)
     for path in folder.iterdir():
         path.unlink()
-    with pytest.raises(EmptyFolder, match=r"\.docx.*nothing was changed"):
+    with pytest.raises(EmptyFolder, match="nothing was changed"):
         ingest(folder, knowledge_base)
     shutil.rmtree(folder)
     with pytest.raises(FolderNotFound):
@@ -213,37 +222,166 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_its_documents_stay(knowl
     assert knowledge_base.count() == (4, 4)
 
 
-def test_hidden_files_and_other_formats_are_left_out_and_the_latter_named(knowledge_base, folder) -> None:
-    (folder / ".git").mkdir()
-    (folder / ".git" / "a.txt").write_text("hidden", encoding="utf-8")
-    (folder / ".hidden.txt").write_text("hidden", encoding="utf-8")
-    (folder / "song.mp3").write_bytes(b"")
-    report = ingest(folder, knowledge_base)
-    assert len(report.added) == 3
-    assert report.skipped == ("song.mp3",)
-    assert report.summary().endswith("skipped, format not supported: song.mp3")
-    assert report.exit_status == 0
-
-
-def test_links_that_leave_the_folder_are_not_followed(knowledge_base, folder, tmp_path) -> None:
-    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "a.txt").write_text("secret", encoding="utf-8")
-    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
-    (folder / "outside").symlink_to(tmp_path / "outside")
-    (folder / "inside.txt").symlink_to(folder / "travel.txt")
-    assert ingest(folder, knowledge_base).added == ("guide.txt", "inside.txt", "leave.md", "travel.txt")
-    assert knowledge_base.lexical("secret", 5) == []
-
-
 def test_progress_ends_with_every_file_done(knowledge_base, folder) -> None:
     (folder / "empty.txt").write_bytes(b"")
     told: list[Progress] = []
-    ingest(folder, knowledge_base, IngestOptions(batch_chunks=1), told.append)
-    assert [progress.chunks for progress in told] == [1, 2, 3]
+    ingest(folder, knowledge_base, told.append, batch_chunks=1)
+    assert [progress.chunks for progress in told] == [1, 2, 3, 3]
     assert (told[-1].files, told[-1].total) == (4, 4)
 
 
 def test_another_chunk_size_makes_every_file_changed(knowledge_base, folder) -> None:
     ingest(folder, knowledge_base)
-    assert len(ingest(folder, knowledge_base, IngestOptions(chunk_tokens=16)).changed) == 3
+    assert len(ingest(folder, knowledge_base, chunk_tokens=16).changed) == 3
+
+
+def zipped(path: Path, **texts: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in texts.items():
+            archive.writestr(f"{name}.txt", text)
+
+
+def sources(knowledge_base) -> list[str]:
+    return [document.source for document in knowledge_base.documents()]
+
+
+def test_a_member_of_an_archive_comes_and_goes_on_its_own(knowledge_base, embedder, folder) -> None:
+    zipped(folder / "档案.zip", 甲="第一份文件", 乙="第二份文件", 丙="第三份文件")
+    assert ingest(folder, knowledge_base, include=["*.zip"]).added == tuple(
+        f"档案.zip/{name}.txt" for name in sorted("甲乙丙")
+    )
+    embedder.embedded = 0
+    zipped(folder / "档案.zip", 甲="第一份文件", 乙="第二份改过的文件", 丁="第四份文件")
+    report = ingest(folder, knowledge_base, include=["*.zip"])
+    assert (report.added, report.changed) == (("档案.zip/丁.txt",), ("档案.zip/乙.txt",))
+    assert (report.unchanged, report.removed) == (1, ("档案.zip/丙.txt",))
+    assert embedder.embedded == 2
+    assert ingest(folder, knowledge_base, include=["*.zip"]).unchanged == 3
+    assert {source for _, source, _ in everything(knowledge_base)} == {f"档案.zip/{name}.txt" for name in "甲乙丁"}
+
+
+def test_an_archive_that_now_fails_keeps_its_documents_and_goes_as_a_whole(knowledge_base, folder) -> None:
+    zipped(folder / "a.zip", one="The first.", two="The second.")
+    ingest(folder, knowledge_base)
+    (folder / "a.zip").write_bytes(b"PK torn")
+    report = ingest(folder, knowledge_base)
+    assert [source for source, _ in report.failed] == ["a.zip"]
+    assert report.removed == ()
+    assert {"a.zip/one.txt", "a.zip/two.txt"} < set(sources(knowledge_base))
+    (folder / "a.zip").unlink()
+    assert ingest(folder, knowledge_base).removed == ("a.zip/one.txt", "a.zip/two.txt")
+
+
+def test_a_member_that_fails_keeps_its_old_version_and_is_tried_again(knowledge_base, folder) -> None:
+    for torn in (False, True):
+        with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+            archive.writestr("one.pdf", b"%PDF-1.4 torn" if torn else pdf("Pigeons carry the mail"))
+            archive.writestr("two.txt", f"The second, torn: {torn}.")
+        report = ingest(folder, knowledge_base)
+    assert (report.changed, [source for source, _ in report.failed]) == (("a.zip/two.txt",), ["a.zip/one.pdf"])
+    assert len(knowledge_base.lexical("pigeons", 5)) == 1
+    assert [source for source, _ in ingest(folder, knowledge_base).failed] == ["a.zip/one.pdf"]
+
+
+def test_an_archive_in_place_of_a_folder_of_its_name_keeps_each_source_once(knowledge_base, folder) -> None:
+    (folder / "a.zip").mkdir()
+    (folder / "a.zip" / "one.txt").write_text("The first.", encoding="utf-8")
+    ingest(folder, knowledge_base)
+    shutil.rmtree(folder / "a.zip")
+    zipped(folder / "a.zip", one="The first.")
+    report = ingest(folder, knowledge_base)
+    assert (report.changed, report.removed) == (("a.zip/one.txt",), ())
+    assert [text for _, source, text in everything(knowledge_base) if source == "a.zip/one.txt"] == ["The first."]
+    assert ingest(folder, knowledge_base).unchanged == 4
+
+
+def test_a_file_changed_back_after_a_killed_update_is_read_again(knowledge_base, folder, monkeypatch) -> None:
+    zipped(folder / "a.zip", one="First version.", two="First version.")
+    ingest(folder, knowledge_base)
+    zipped(folder / "a.zip", one="Second version.", two="Second version.")
+    commit = Writer.commit
+
+    def die(self, document):
+        commit(self, document)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "commit", die)
+        with pytest.raises(Killed):
+            ingest(folder, knowledge_base)
+    zipped(folder / "a.zip", one="First version.", two="First version.")
+    assert "Second version." in [text for _, _, text in everything(knowledge_base)]
+    ingest(folder, knowledge_base)
+    assert not [text for _, _, text in everything(knowledge_base) if "Second" in text]
+
+
+def test_worker_processes_make_the_same_knowledge_base(opened, embedder, folder) -> None:
+    zipped(folder / "档案.zip", 甲="第一份文件", 乙="第二份文件")
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 torn")
+    report = ingest(folder, opened(embedder, "here"))
+    assert ingest(folder, opened(embedder, "workers"), workers=2) == report
+    assert everything(opened(embedder, "here")) == everything(opened(embedder, "workers"))
+
+
+def test_a_text_is_embedded_once_though_its_first_batch_is_still_being_written(opened, embedder, folder) -> None:
+    for number in range(6):
+        (folder / f"copy{number}.txt").write_text("Every copy says the same.", encoding="utf-8")
+    ingest(folder, opened(embedder), batch_chunks=1)
+    assert embedder.embedded == 4
+
+
+def test_metadata_goes_into_every_chunk_and_other_metadata_makes_every_file_changed(knowledge_base, folder) -> None:
+    ingest(folder, knowledge_base)
+    report = ingest(folder, knowledge_base, metadata={"团队": "销售", "year": 2026, "draft": False})
+    assert len(report.changed) == 3
+    got = knowledge_base.ask(lambda collection: collection.get(include=["metadatas"]))
+    assert all((about["团队"], about["year"], about["draft"]) == ("销售", 2026, False) for about in got["metadatas"])
+
+
+def test_metadata_may_not_stand_for_a_chunks_place() -> None:
+    with pytest.raises(ValueError, match="page, source: set by Groundwell itself"):
+        IngestOptions(metadata={"source": "x", "page": 1, "team": "sales"})
+
+
+def test_a_password_reads_nothing_anew(knowledge_base, folder) -> None:
+    ingest(folder, knowledge_base)
+    assert ingest(folder, knowledge_base, passwords=["geheim"]).unchanged == 3
+    assert len(ingest(folder, knowledge_base, ocr=True).changed) == 0
+
+
+def test_a_file_saved_anew_with_the_same_text_is_left_as_it_is(knowledge_base, embedder, folder) -> None:
+    ingest(folder, knowledge_base)
+    before, embedded = everything(knowledge_base), embedder.embedded
+    path = folder / "guide.txt"
+    path.write_bytes(path.read_bytes().decode().replace("\n", "\r\n").encode("utf-16"))
+    assert ingest(folder, knowledge_base).unchanged == 3
+    assert (everything(knowledge_base), embedder.embedded) == (before, embedded)
+
+
+def test_what_was_excluded_goes_and_what_is_incomplete_is_named_again(knowledge_base, folder) -> None:
+    (folder / "scan.pdf").write_bytes(pdf("Cover page", ""))
+    ingest(folder, knowledge_base)
+    report = ingest(folder, knowledge_base, exclude=["*.md"])
+    assert report.removed == ("leave.md",)
+    assert [source for source, _ in report.problems] == ["scan.pdf"]
+
+
+def test_a_second_writer_is_refused_and_told_who_writes(opened, embedder, folder) -> None:
+    knowledge_base = opened(embedder)
+    with knowledge_base.writing(), pytest.raises(AlreadyWriting, match=rf"process {os.getpid()} \("):
+        ingest(folder, opened(embedder))
+
+
+def test_a_rehearsal_tells_what_would_be_done_and_does_nothing(knowledge_base, embedder, folder) -> None:
+    assert pipeline.rehearse(folder, None, IngestOptions()).added == ("guide.txt", "leave.md", "travel.txt")
+    ingest(folder, knowledge_base)
+    before = everything(knowledge_base), embedder.embedded
+    (folder / "leave.md").write_text("Changed.", encoding="utf-8")
+    (folder / "新.txt").write_text("新的文件", encoding="utf-8")
+    (folder / "travel.txt").unlink()
+    report = pipeline.rehearse(folder, knowledge_base, IngestOptions())
+    assert report.summary() == (
+        "would be 1 added, 1 changed, 1 unchanged, 1 removed\nadded: 新.txt\nchanged: leave.md\nremoved: travel.txt"
+    )
+    assert (everything(knowledge_base), embedder.embedded) == before
+    assert ingest(folder, knowledge_base).changed == report.changed

@@ -10,6 +10,7 @@ from hypothesis import settings
 from langchain_core.documents import Document
 
 from ingest.pipeline import ingest
+from ingest.settings import IngestOptions
 from ingest.store import KnowledgeBase
 from rag.retriever import HybridRetriever
 from tests.fakes import ScriptedEngine, WordCountEmbedder, byte_tokenizer
@@ -96,7 +97,7 @@ def knowledge_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Knowled
     (folder / "handbook.pdf").write_bytes(pdf("Parking permits are free", "Bicycles go to the cellar"))
     store = tmp_path_factory.mktemp("store")
     knowledge_base = KnowledgeBase.open(store, "team", WordCountEmbedder(), create=True)
-    ingest(folder, knowledge_base)
+    ingest(folder, knowledge_base, IngestOptions(workers=0))
     yield knowledge_base
     knowledge_base.close()
 

@@ -1,0 +1,69 @@
+"""What a run did or, as a dry run, would do; for people and for machines."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SHOWN = 10
+"""Names on the line of those that were skipped."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: files out of those that are new or changed, and chunks stored."""
+
+    files: int
+    total: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did; every name is a source."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: int = 0
+    removed: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
+    """Documents that are in, but not with all that their files hold; those that were in already among them."""
+    skipped: tuple[str, ...] = ()
+    """Files of a format that is not supported."""
+    chunks: int = 0
+    dry: bool = False
+    """Nothing was done: the names are the files that a run would read or take out."""
+
+    @property
+    def exit_status(self) -> int:
+        """0 when every file is in, 1 when some file failed."""
+        return 1 if self.failed else 0
+
+    def summary(self) -> str:
+        """One line of counts, then one line for each file that failed, is incomplete or was skipped.
+
+        A dry run also names every file that would be added, changed or removed.
+        """
+        counts = {"added": len(self.added), "changed": len(self.changed), "unchanged": self.unchanged}
+        counts |= {"removed": len(self.removed), "failed": len(self.failed)}
+        counts |= {"incomplete": len(self.problems), "skipped": len(self.skipped)}
+        always = ("added", "unchanged", "removed")
+        first = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what in always)
+        lines = [f"would be {first}" if self.dry else first, *(self._named() if self.dry else [])]
+        lines += [f"failed: {source}: {reason}" for source, reason in self.failed]
+        lines += [f"incomplete: {source}: {problem}" for source, problem in self.problems]
+        return "\n".join([*lines, *self._skipped_line()])
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for a machine: the fields, `failed` and `problems` as objects, and the exit status."""
+        fields: dict[str, Any] = asdict(self)
+        fields["failed"] = [{"source": source, "reason": reason} for source, reason in self.failed]
+        fields["problems"] = [{"source": source, "problem": problem} for source, problem in self.problems]
+        return fields | {"exit_status": self.exit_status}
+
+    def _named(self) -> list[str]:
+        kinds = {"added": self.added, "changed": self.changed, "removed": self.removed}
+        return [f"{kind}: {source}" for kind, sources in kinds.items() for source in sources]
+
+    def _skipped_line(self) -> list[str]:
+        shown = ", ".join(self.skipped[:SHOWN]) + (", …" if len(self.skipped) > SHOWN else "")
+        return [f"skipped, format not supported: {shown}"] if self.skipped else []
