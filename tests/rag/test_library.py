@@ -2,7 +2,7 @@ import pytest
 
 from ingest.knowledge_bases import UnknownKnowledgeBase
 from ingest.pipeline import ingest
-from ingest.settings import StoreOptions
+from ingest.settings import IngestOptions, StoreOptions
 from ingest.store import EmbedderMismatch, KnowledgeBase
 from rag.library import EmptyKnowledgeBase, Library
 from tests.fakes import WordCountEmbedder
@@ -20,7 +20,7 @@ def fill(library: Library, folder, name: str = "team") -> None:
     folder.mkdir()
     (folder / "a.txt").write_text("The canteen opens at noon.\n", encoding="utf-8")
     knowledge_base = KnowledgeBase.open(library._store.path, name, WordCountEmbedder(), create=True)
-    ingest(folder, knowledge_base)
+    ingest(folder, knowledge_base, IngestOptions(workers=0))
     knowledge_base.close()
 
 
