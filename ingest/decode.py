@@ -119,7 +119,7 @@ def _known(declared: str | None) -> str | None:
 
 def _is_text_encoding(name: str) -> bool:
     """Not one of Python's own, such as base64 or rot13."""
-    return codecs.lookup(name)._is_text_encoding  # type: ignore[attr-defined]
+    return codecs.lookup(name)._is_text_encoding
 
 
 def _guess(raw: bytes) -> str | None:

@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from ingest.decode import UndecodableText, decode
 from ingest.document import FailedMember, LoadOptions, Member, Protected, Unreadable
@@ -25,7 +25,7 @@ BROKEN = (
     zlib.error,
     lzma.LZMAError,
 )
-MAGIC = {b"\x1f\x8b": gzip.GzipFile, b"BZh": bz2.BZ2File, b"\xfd7zXZ\x00": lzma.LZMAFile}
+COMPRESSIONS: dict[bytes, Any] = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7zXZ\x00": lzma}
 DRIVE = re.compile(r"^[A-Za-z]:")
 
 
@@ -153,12 +153,12 @@ def open_compressed(file: BinaryIO, options: LoadOptions, allowance: Allowance) 
     """The one file of a .gz, .bz2 or .xz, whose name is the archive's without that suffix."""
     start = file.read(6)
     file.seek(0)
-    opened = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
-    if opened is None:
+    compression = next((module for magic, module in COMPRESSIONS.items() if start.startswith(magic)), None)
+    if compression is None:
         raise Unreadable("is broken or not what its suffix says")
     allowance.count_member()
     try:
-        with opened(file) as stream:
+        with compression.open(file) as stream:
             yield Member("", allowance.read(stream))
     except _Refused as error:
         raise Unreadable(str(error)) from error

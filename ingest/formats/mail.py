@@ -1,12 +1,12 @@
 """Mails: subject, from, to and date, then the body once, of its alternatives the plain one; attachments are files."""
 
 import email
-import email.policy
 from collections.abc import Iterator
 from datetime import UTC
 from email.errors import HeaderParseError
 from email.header import decode_header
 from email.message import Message
+from email.policy import Compat32
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 
@@ -22,7 +22,7 @@ EXTENSIONS = {"message/rfc822": ".eml", "text/html": ".html", "text/plain": ".tx
 
 def read_mail(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """The mail itself; what is attached comes from `attachments`."""
-    mail = email.message_from_bytes(raw, policy=email.policy.compat32)
+    mail = _parsed(raw)
     said = {name: text for name in HEADERS if (text := _header(mail, name))}
     parts = Assembly()
     parts.block("\n".join(f"{name}: {text}" for name, text in said.items()))
@@ -34,7 +34,7 @@ def read_mail(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
 
 def attachments(file: BinaryIO, options: LoadOptions, allowance: Allowance) -> Iterator[Member | FailedMember]:
     """The attached files and mails."""
-    mail = email.message_from_bytes(file.read(), policy=email.policy.compat32)
+    mail = _parsed(file.read())
     bodies = {id(body) for body in _bodies(mail)}
     for number, part in enumerate(_leaves(mail), 1):
         name = _file_name(part)
@@ -44,6 +44,17 @@ def attachments(file: BinaryIO, options: LoadOptions, allowance: Allowance) -> I
         allowance.count_member()
         path = safe_path(name) or f"attachment-{number}{EXTENSIONS.get(part.get_content_type(), '.bin')}"
         yield Member(path, _content(part))
+
+
+class _Raw(Compat32):
+    """Headers as they are written: the standard policy makes U+FFFD of bytes that are not ASCII."""
+
+    def header_fetch_parse(self, name: str, value: str) -> str:
+        return value
+
+
+def _parsed(raw: bytes) -> Message:
+    return email.message_from_bytes(raw, policy=_Raw())
 
 
 def _leaves(part: Message) -> Iterator[Message]:
@@ -61,7 +72,8 @@ def _bodies(part: Message) -> list[Message]:
         return []
     kind = part.get_content_type()
     if not part.is_multipart():
-        return [part] if kind in ("text/plain", "text/html") else []
+        # What says that it has parts, and has no boundary between them, is its own text.
+        return [part] if kind in ("text/plain", "text/html") or kind.startswith("multipart/") else []
     if kind == "message/rfc822":
         return []
     inner = [_bodies(one) for one in part.get_payload()]  # type: ignore[arg-type]
@@ -102,7 +114,7 @@ def _header(mail: Message, name: str) -> str:
 def _words(header: str) -> str:
     """A header's text; its encoded words in the charset they name or, if that is wrong, in the one that fits."""
     try:
-        pieces = decode_header(header)
+        pieces = decode_header(header) if header.isascii() else [(header, None)]
     except (HeaderParseError, ValueError):
         pieces = [(header, None)]
     return clean(one_line("".join(_word(piece, charset) for piece, charset in pieces)))
@@ -110,8 +122,9 @@ def _words(header: str) -> str:
 
 def _word(piece: str | bytes, charset: str | None) -> str:
     raw = piece.encode("utf-8", "surrogateescape") if isinstance(piece, str) else piece
+    charset = charset if charset != "unknown-8bit" else None
     try:
-        return decode(raw, declared=charset if charset != "unknown-8bit" else None)
+        return decode(raw, declared=charset)
     except UndecodableText:
         return raw.decode("utf-8", "backslashreplace")
 

@@ -17,7 +17,7 @@ def read_notebook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocume
     try:
         notebook = json.loads(decode(raw))
         sheets = notebook.get("worksheets") or [notebook]  # version 3 had sheets
-        cells = [cell for sheet in sheets for cell in sheet["cells"]]
+        cells = [dict(cell) for sheet in sheets for cell in sheet["cells"]]
     except (ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
         raise Unreadable(f"is no Jupyter notebook ({type(error).__name__}: {error})") from error
     parts = Assembly("cell")

@@ -12,13 +12,14 @@ PDF = "application/pdf"
 LIGATURES = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
 LIGATURE = re.compile("|".join(LIGATURES))
 # A hyphen before a capital or a digit is one of the word's own: "Bus-\nTicket", "COVID-\n19".
+SOFT_HYPHENATED = re.compile("\u00ad\\n")
 HYPHENATED = re.compile(r"(?<=[^\W\d_])[-\u2010]\n(?=[^\W\d_])(?=(?P<first>\w))")
 
 
 def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """One place for each page that has text; the others are a problem of the document."""
     result = extract(raw, PDF, passwords=options.passwords)
-    texts = {page["page_number"]: _mended(page["content"]) for page in result.pages}
+    texts = {page["page_number"]: mended(page["content"]) for page in result.pages}
     empty = [number for number, text in texts.items() if not text]
     why = ""
     if empty and options.ocr:
@@ -42,6 +43,8 @@ def _recognised(raw: bytes, pages: list[int], options: LoadOptions) -> tuple[dic
     return {page["page_number"]: clean(page["content"]) for page in result.pages if page["page_number"] in pages}, ""
 
 
-def _mended(text: str) -> str:
+def mended(text: str) -> str:
+    """The text without ligatures and without hyphens that only a line's end put into a word."""
+    text = SOFT_HYPHENATED.sub("", text)
     text = LIGATURE.sub(lambda match: LIGATURES[match[0]], clean(text))
     return HYPHENATED.sub(lambda match: "" if match["first"].islower() else match[0], text).strip()

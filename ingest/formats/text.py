@@ -78,8 +78,5 @@ def _is_heading(before: str, title: str, after: str) -> bool:
     is_title = bool(title.strip()) and not UNDERLINE.fullmatch(title)
     # A wide character takes two columns, so that writers of Chinese draw the line either way.
     long_enough = len(after.strip()) >= min(len(title.strip()), 3)
-    return is_title and long_enough and bool(UNDERLINE.fullmatch(after)) and (not before or _is_line(before, after))
-
-
-def _is_line(before: str, after: str) -> bool:
-    return bool(UNDERLINE.fullmatch(before)) and before[0] == after[0]
+    # Before it: nothing, its overline, or the underline of the heading above.
+    return is_title and long_enough and bool(UNDERLINE.fullmatch(after) and (not before or UNDERLINE.fullmatch(before)))

@@ -11,11 +11,11 @@ from zipfile import BadZipFile, ZipFile
 from ingest.decode import decode
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.archive import Allowance
-from ingest.formats.assembly import Assembly
+from ingest.formats.assembly import Assembly, table
 from ingest.formats.extraction import document, extract
 
 DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
-HEAD = "//head|//script|//style|//template|//noscript[ancestor::head]|//comment()|//processing-instruction()"
+UNSEEN = "//head|//script|//style|//template|//svg|//comment()|//processing-instruction()"
 ARTICLE = "ancestor-or-self::main or ancestor-or-self::article or ancestor-or-self::*[@role='main']"
 AROUND = (
     f"//*[self::nav or self::footer or @role='navigation' or @role='contentinfo' or @role='search'][not({ARTICLE})]"
@@ -79,11 +79,15 @@ def _markdown(page: Any) -> str:
     from lxml import etree
 
     whole = _text(page)
-    for element in page.xpath(HEAD):
-        _remove(element)
+    for element in page.xpath(UNSEEN):
+        _replace(element, " " if isinstance(element.tag, str) else "")
+    for picture in page.xpath("//img"):
+        _replace(picture, picture.get("alt", ""))
+    for grid in page.xpath("//table[not(.//table)]"):
+        _spell_out(grid)
     body = etree.tostring(page, encoding="unicode", method="html")
     for element in [*page.xpath(AROUND), *filter(_is_menu, page.xpath(LISTS))]:
-        _remove(element)
+        _replace(element, " ")
     if _text(page) or not whole:
         body = etree.tostring(page, encoding="unicode", method="html")
     return extract(body.encode(), "text/html", html_options=_keep_all()).content
@@ -95,28 +99,50 @@ def _keep_all() -> dict[str, Any]:
 
 
 def _is_menu(element: Any) -> bool:
-    """Whether it is links and hardly anything else. Written so that a list of sources in an article's text stays."""
-    labels = [" ".join("".join(link.itertext()).split()) for link in element.iter("a")]
-    linked, length = sum(map(len, labels)), len(_text(element))
-    short = linked <= MENU_LABEL * len(labels)
-    return len(labels) >= MENU_LINKS and short and linked >= MENU_SHARE * (length - element.xpath("count(.//li)"))
+    """Whether it is short links and hardly anything else."""
+    labels = [_letters("".join(link.itertext())) for link in element.iter("a")]
+    linked = sum(labels)
+    is_short = linked <= MENU_LABEL * len(labels)
+    return len(labels) >= MENU_LINKS and is_short and linked >= MENU_SHARE * _letters(_text(element))
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalnum, text))
 
 
 def _text(element: Any) -> str:
     return " ".join("".join(element.xpath(".//text()[not(ancestor::script or ancestor::style)]")).split())
 
 
-def _remove(element: Any) -> None:
-    """Take an element out, but not the text that follows it."""
-    parent, tail = element.getparent(), element.tail or ""
+def _replace(element: Any, text: str) -> None:
+    """Put text in an element's place; what follows it stays."""
+    parent, after = element.getparent(), text + (element.tail or "")
     if parent is None:
         return
     before = element.getprevious()
     if before is not None:
-        before.tail = (before.tail or "") + tail
+        before.tail = (before.tail or "") + after
     else:
-        parent.text = (parent.text or "") + tail
+        parent.text = (parent.text or "") + after
     parent.remove(element)
+
+
+def _spell_out(grid: Any) -> None:
+    """Make each row of a table a paragraph with the header's names."""
+    from lxml import etree
+
+    rows = [["".join(cell.itertext()) for cell in row.iter("th", "td")] for row in grid.iter("tr")]
+    if len(rows) < 2 or max(map(len, rows)) < 2:
+        return
+    caption = [element for element in grid if element.tag == "caption"]
+    for child in grid:
+        grid.remove(child)
+    grid.tag, grid.text = "div", ""
+    for element in caption:
+        element.tag = "p"
+    grid.extend(caption)
+    for line in table(rows).split("\n"):
+        etree.SubElement(grid, "p").text = line
 
 
 def _part(book: ZipFile, path: str, allowance: Allowance) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
-from ingest.document import LoadedDocument, LoadOptions
+from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly, table
 from ingest.formats.extraction import document, extract, title_and_author
 from ingest.formats.protected import opened
@@ -39,6 +39,8 @@ def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
 
 def read_rtf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """Rich text."""
+    if not raw.lstrip().startswith(b"{\\rtf"):
+        raise Unreadable("is broken or not what its suffix says (it does not begin as RTF)")
     result = extract(raw, "application/rtf")
     return document(source, result.content, metadata=title_and_author(result.metadata))
 

@@ -1,0 +1,74 @@
+from collections.abc import Callable
+from datetime import date, datetime, time
+from io import BytesIO
+from typing import Any
+
+import openpyxl
+import pytest
+from openpyxl.comments import Comment
+
+
+def saved(workbook: Any) -> bytes:
+    file = BytesIO()
+    workbook.save(file)
+    return file.getvalue()
+
+
+def test_each_sheet_is_a_place_and_each_row_a_line_with_its_header(read: Callable) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.title = "代码表"
+    for row in (["Code", "Meaning", None], ["E1", "too\nhot", True], [], ["E2", 3.0, 12345678.5]):
+        workbook.active.append(row)
+    workbook.create_sheet("Empty")
+    workbook.create_sheet("Other").append(["only"])
+    document = read("a.xlsx", saved(workbook))
+    assert document.text.split("\n") == [
+        "## 代码表",
+        "Code; Meaning",
+        "Code: E1; Meaning: too hot; TRUE",
+        "Code: E2; Meaning: 3; 12345678.5",
+        "## Other",
+        "only",
+    ]
+    assert [(name, document.text[start:].split("\n")[0]) for start, name in document.pages] == [
+        ("代码表", "## 代码表"),
+        ("Other", "## Other"),
+    ]
+    assert (document.place_kind, document.line_is_unit) == ("sheet", True)
+
+
+def test_dates_are_read_as_dates(read: Callable) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append([date(2024, 2, 29), datetime(2024, 2, 29, 8, 30), time(8, 30)])
+    text = read("a.xlsx", saved(workbook)).text
+    assert text.split("\n")[1].startswith("2024-02-29")
+    assert "2024-02-29 08:30:00; 08:30:00" in text
+
+
+def test_comments_are_read_with_their_cell(read: Callable) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["Code"])
+    workbook.create_sheet("二").append(["E1"])
+    workbook["二"]["A1"].comment = Comment("Ask 李", "Ann")
+    assert read("a.xlsx", saved(workbook)).text == "## Sheet\nCode\n## 二\nE1\nA1: Ask 李"
+
+
+def test_an_empty_workbook_is_no_text(failure: Callable) -> None:
+    assert failure("a.xlsx", saved(openpyxl.Workbook())) == "no text"
+
+
+def test_a_broken_workbook_is_said_to_be_broken(failure: Callable) -> None:
+    assert failure("a.xlsx", b"PK\x03\x04 torn").startswith("is broken")
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ";"), ("a.csv", ",")])
+def test_delimited_text_is_read_in_its_own_way(read: Callable, name: str, separator: str) -> None:
+    rows = [["代码", "Meaning"], ["E1", "hot"], ["E2", "cold"]]
+    document = read(name, "\n".join(separator.join(row) for row in rows))
+    assert document.text == "代码; Meaning\n代码: E1; Meaning: hot\n代码: E2; Meaning: cold"
+    assert document.has_lines
+    assert document.line_is_unit
+
+
+def test_a_tab_separated_file_may_hold_commas(read: Callable) -> None:
+    assert read("a.tsv", "a,b\tc\n1,5\t2").text == "a,b; c\na,b: 1,5; c: 2"

@@ -1,0 +1,96 @@
+from collections.abc import Callable
+from io import BytesIO
+from zipfile import ZipFile
+
+import pytest
+
+MENU = '<ul><li><a href="/">Home</a><li><a href="/p">Products</a><li><a href="/c">Contact us</a></ul>'
+ARTICLE = "<h1>Leave</h1><p>员工每年有十二天年假。</p>"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        f"<nav>{MENU}</nav>",
+        f"<div id=side>{MENU}</div>",
+        MENU,
+        "<div><a href=1>Home</a> | <a href=2>News</a> | <a href=3>About</a></div>",
+        "<footer><p>Copyright Home 2024</p></footer>",
+        "<div role=navigation>Home</div>",
+        "<script>Home()</script><style>Home {}</style><!-- Home --><svg><text>Home</text></svg>",
+    ],
+)
+@pytest.mark.parametrize("page", ["{1}{0}{1}", "<div>{1}</div><main>{0}</main>", "<article>{0}</article>{1}"])
+def test_what_is_around_an_article_is_left_out(read: Callable, around: str, page: str) -> None:
+    document = read("a.html", f"<html><body>{page.format(ARTICLE, around)}</body></html>")
+    assert document.text.strip() == "# Leave\n\n员工每年有十二天年假。"
+
+
+def test_what_is_in_an_article_stays(read: Callable) -> None:
+    sources = "<ul><li><a href=1>Leave Act</a><li><a href=2>Travel Act</a><li><a href=3>Pay Act</a></ul>"
+    page = f"<main>{ARTICLE}<aside>Note well</aside><form>Apply here</form><footer>By Ann</footer>{sources}</main>"
+    text = read("a.html", page).text
+    for kept in ("Note well", "Apply here", "By Ann", "Travel Act"):
+        assert kept in text
+
+
+@pytest.mark.parametrize("page", [MENU, f"<nav>{MENU}</nav>", "<footer>Home</footer>"])
+def test_a_page_of_nothing_else_keeps_its_menu(read: Callable, page: str) -> None:
+    assert "Home" in read("a.html", page).text
+
+
+def test_an_article_of_links_in_running_text_stays(read: Callable) -> None:
+    page = "<p>See <a href=1>the act</a>, <a href=2>the rules</a> and <a href=3>the form</a> before you apply.</p>"
+    assert "before you apply" in read("a.html", page + ARTICLE).text
+
+
+def test_each_row_of_a_table_keeps_its_header(read: Callable) -> None:
+    rows = "<tr><th>代码</th><th>Days</th></tr><tr><td>A</td><td>5</td></tr><tr><td>B</td><td></td></tr>"
+    text = read("a.html", f"<p>x</p><table><caption>Kinds</caption><tbody>{rows}</table>after").text
+    assert text.split("\n\n") == ["x", "Kinds", "代码; Days", "代码: A; Days: 5", "代码: B", "after\n"]
+
+
+def test_a_picture_gives_its_description_only(read: Callable) -> None:
+    page = '<p>a<img alt="Chart 图" src="data:image/png;base64,AAAA">b<img src=x.png></p>'
+    assert read("a.html", page).text.strip() == "aChart 图b"
+
+
+def test_the_title_is_metadata(read: Callable) -> None:
+    page = f"<title>Leave\n policy</title>{ARTICLE}<svg><title>no</title></svg>"
+    assert read("a.html", page).metadata == {"title": "Leave policy"}
+
+
+def book(chapters: dict[str, str], spine: list[str]) -> bytes:
+    items = "".join(f'<item id="{name}" href="text/{name}%20x.xhtml"/>' for name in chapters)
+    references = "".join(f'<itemref idref="{name}"/>' for name in spine)
+    package = (
+        '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata>'
+        f"<dc:title>手册</dc:title><dc:creator>Ann</dc:creator></metadata><manifest>{items}</manifest>"
+        f"<spine>{references}</spine></package>"
+    )
+    container = (
+        '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+        '<rootfile full-path="OEBPS/book.opf"/></rootfiles></container>'
+    )
+    file = BytesIO()
+    with ZipFile(file, "w") as archive:
+        archive.writestr("mimetype", "application/epub+zip")
+        archive.writestr("META-INF/container.xml", container)
+        archive.writestr("OEBPS/book.opf", package)
+        for name, text in chapters.items():
+            archive.writestr(f"OEBPS/text/{name} x.xhtml", text)
+    return file.getvalue()
+
+
+def test_a_book_is_read_in_its_reading_order(read: Callable) -> None:
+    page = '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title>t</title></head><body>{}</body></html>'
+    chapters = {"b": page.format("<h1>第二章</h1><p>two</p>"), "a": page.format("<p>preface</p><h1>One</h1><p>one</p>")}
+    document = read("a.epub", book(chapters, ["a", "b"]))
+    assert document.text == "preface\n\n# One\n\none\n\n# 第二章\n\ntwo"
+    assert [title for _, _, title in document.headings] == ["One", "第二章"]
+    assert document.metadata == {"title": "手册", "author": "Ann"}
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 torn", b""])
+def test_a_broken_book_is_said_to_be_broken(failure: Callable, content: bytes) -> None:
+    assert failure("a.epub", content).startswith("is broken")

@@ -1,0 +1,118 @@
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import docx
+import pytest
+from docx.opc.constants import CONTENT_TYPE, RELATIONSHIP_TYPE
+from docx.opc.packuri import PackURI
+from docx.opc.part import Part
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
+
+BOX = (
+    "<w:txbxContent><w:p><w:r><w:t>In a box 框</w:t></w:r></w:p><w:tbl><w:tr><w:tc>"
+    "<w:p><w:r><w:t>boxed cell</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:txbxContent>"
+)
+TEXT_BOX = f"""<w:r {nsdecls("w")} xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"
+  xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape" xmlns:v="urn:schemas-microsoft-com:vml">
+  <mc:AlternateContent><mc:Choice Requires="wps"><w:drawing><wps:wsp><wps:txbx>{BOX}</wps:txbx></wps:wsp></w:drawing>
+  </mc:Choice><mc:Fallback><w:pict><v:textbox>{BOX}</v:textbox></w:pict></mc:Fallback></mc:AlternateContent></w:r>"""
+NOTE = '<w:r {}><w:{}Reference w:id="2"/></w:r>'
+NOTES = '<w:{0}s {1}><w:{0} w:id="2"><w:p><w:r><w:t>{2}</w:t></w:r></w:p></w:{0}></w:{0}s>'
+
+
+def saved(word: Any) -> bytes:
+    file = BytesIO()
+    word.save(file)
+    return file.getvalue()
+
+
+def add_note(word: Any, paragraph: Any, kind: str, text: str) -> None:
+    """A note, which python-docx has no call for."""
+    content = NOTES.format(kind, nsdecls("w"), text).encode()
+    uri, type_ = PackURI(f"/word/{kind}s.xml"), getattr(CONTENT_TYPE, f"WML_{kind.upper()}S")
+    word.part.relate_to(Part(uri, type_, content, word.part.package), getattr(RELATIONSHIP_TYPE, f"{kind.upper()}S"))
+    paragraph._p.append(parse_xml(NOTE.format(nsdecls("w"), kind)))
+
+
+def test_notes_and_comments_stand_where_they_are_called(read: Callable) -> None:
+    word = docx.Document()
+    paragraph = word.add_paragraph("Leave is 25 days")
+    add_note(word, paragraph, "footnote", "Part-time staff pro rata.")
+    add_note(word, paragraph, "endnote", "尾注")
+    word.add_comment(paragraph.runs, text="Check with HR", author="Ann", initials="A")
+    text = read("a.docx", saved(word)).text
+    assert text == "Leave is 25 days [Part-time staff pro rata.] [尾注] [Ann: Check with HR]"
+
+
+def test_headers_and_footers_come_once(read: Callable) -> None:
+    word = docx.Document()
+    for text in ("Section one", "Section two"):
+        section = word.sections[-1]
+        section.header.is_linked_to_previous = section.footer.is_linked_to_previous = False
+        section.header.paragraphs[0].text, section.footer.paragraphs[0].text = "Acme 公司 handbook", "Confidential"
+        word.add_paragraph(text)
+        word.add_section()
+    lines = read("a.docx", saved(word)).text.split("\n\n")
+    assert lines == ["Acme 公司 handbook", "Section one", "Section two", "Confidential"]
+
+
+def test_a_text_box_is_read_once_with_its_table(read: Callable) -> None:
+    word = docx.Document()
+    word.add_paragraph("Before")._p.append(parse_xml(TEXT_BOX))
+    word.add_paragraph("After")
+    assert read("a.docx", saved(word)).text.split("\n\n") == ["Before", "In a box 框", "boxed cell", "After"]
+
+
+def test_a_row_keeps_its_header_and_a_cell_its_inner_table(read: Callable) -> None:
+    word = docx.Document()
+    table = word.add_table(3, 2)
+    for cell, text in zip(
+        (cell for row in table.rows for cell in row.cells), ["代码", "Meaning", "E1", "hot"], strict=False
+    ):
+        cell.text = text
+    table.cell(2, 0).text = "E2"
+    table.cell(2, 1).add_table(1, 1).cell(0, 0).text = "inner"
+    assert read("a.docx", saved(word)).text == "代码; Meaning\n代码: E1; Meaning: hot\n代码: E2; Meaning: inner"
+
+
+def test_inserted_text_is_read_and_deleted_text_is_not(read: Callable) -> None:
+    word = docx.Document()
+    paragraph = word.add_paragraph("Now ")
+    for tag, text in (("ins", "<w:t>in</w:t>"), ("del", "<w:delText>out</w:delText>")):
+        paragraph._p.append(parse_xml(f'<w:{tag} {nsdecls("w")} w:id="1"><w:r>{text}</w:r></w:{tag}>'))
+    assert read("a.docx", saved(word)).text == "Now in"
+
+
+def test_headings_have_the_level_of_their_style(read: Callable) -> None:
+    word = docx.Document()
+    word.add_heading("手册", 0)
+    word.add_heading("Leave", 1)
+    word.add_heading("Sick\nleave", 2)
+    word.add_paragraph("text")
+    own = word.styles.add_style("Our clause", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    own.base_style = word.styles["Heading 3"]
+    word.add_paragraph("A clause", style="Our clause")
+    headings = [(level, title) for _, level, title in read("a.docx", saved(word)).headings]
+    assert headings == [(1, "手册"), (1, "Leave"), (2, "Sick leave"), (3, "A clause")]
+
+
+def test_title_and_author_are_metadata(read: Callable) -> None:
+    word = docx.Document()
+    word.add_paragraph("text")
+    word.core_properties.title, word.core_properties.author = "手册", "Ann"
+    assert read("a.docx", saved(word)).metadata == {"title": "手册", "author": "Ann"}
+
+
+def test_rich_text_is_read_with_its_characters(read: Callable) -> None:
+    rtf = r"{\rtf1\ansi\ansicpg936{\fonttbl{\f0 Arial;}}\f0 Leave is \b 25\b0  days.\par \u24180?\u20551? Gr\'fc\par}"
+    text = read("a.rtf", rtf.replace("936", "1252")).text
+    assert "Leave is" in text
+    assert "25" in text
+    assert "年假 Grü" in text
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.rtf", "a.odt"])
+def test_a_broken_file_is_said_to_be_broken(failure: Callable, name: str) -> None:
+    assert failure(name, b"PK\x03\x04 torn").startswith(("is broken", "no text"))
