@@ -84,6 +84,14 @@ def exists(folder: Path, name: str) -> bool:
         return journal.live() is not None
 
 
+def stored_fingerprint(folder: Path, name: str) -> dict[str, str]:
+    """That of the embedder which a knowledge base was made with. Raises UnknownKnowledgeBase."""
+    for found, collection, _ in _live(folder):
+        if found == name:
+            return fingerprint(collection)
+    raise unknown(folder, name)
+
+
 def unknown(folder: Path, name: str) -> UnknownKnowledgeBase:
     """The error that names those there are."""
     return UnknownKnowledgeBase(name, [summary.name for summary in list_knowledge_bases(folder)])

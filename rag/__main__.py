@@ -1,9 +1,10 @@
-"""The command line: `groundwell ingest FOLDER`, `groundwell serve`."""
+"""The command line: `groundwell ingest FOLDER`, `documents`, `knowledge-bases`, `serve`."""
 
 import argparse
 import sys
 
 import ingest.__main__ as ingest_command
+from ingest import manage
 from rag.settings import Settings
 
 
@@ -25,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     ingest = commands.add_parser("ingest", help="make a knowledge base equal to a folder of documents")
     ingest_command.add_arguments(ingest)
     ingest.set_defaults(run=ingest_command.run)
+    manage.add_commands(commands)
     serve = commands.add_parser("serve", help="answer questions over HTTP")
     serve.add_argument("--host", help="address to listen on (default: the settings', 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on (default: the settings', 8000; 0 takes a free one)")

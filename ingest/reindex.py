@@ -1,0 +1,91 @@
+"""Re-index a knowledge base for another embedder: beside the live collection, then swapped in one transaction."""
+
+import shlex
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingest.collection import (
+    drop_others,
+    fingerprint,
+    journal_path,
+    lock_path,
+    make_collection,
+    next_collection_name,
+    open_chroma,
+)
+from ingest.journal import Journal, in_batches
+from ingest.knowledge_bases import exists, unknown
+from ingest.lock import writer_lock
+
+if TYPE_CHECKING:
+    from chromadb.api.models.Collection import Collection
+
+    from ingest.embedder import EmbedderLike
+
+BATCH = 1000
+"""Chunks read, embedded and written at a time."""
+
+Progress = Callable[[int, int], None]
+"""Told how many chunks are done, and of how many."""
+
+
+class ChunksTooLong(Exception):
+    """Chunks were cut for an embedder that reads more; this one would not read their ends."""
+
+    def __init__(self, name: str, embedder: "EmbedderLike", lengths: list[int], chunks: int) -> None:
+        super().__init__(
+            f"{len(lengths)} of the {chunks} chunks of knowledge base {name!r} are longer than the"
+            f" {embedder.max_tokens} tokens that {embedder.fingerprint['model']} reads, the longest has {max(lengths)}:"
+            f" have the files cut anew with `groundwell ingest FOLDER --knowledge-base {shlex.quote(name)} --rebuild`"
+            " (texts that were added without a file must then be added again)"
+        )
+
+
+def reindex(folder: Path, name: str, embedder: "EmbedderLike", progress: Progress = lambda done, total: None) -> bool:
+    """Embed all chunks with another embedder. False when the knowledge base is made with this one already.
+
+    Until the swap the old vectors answer; a run that is killed leaves a collection that the next writer drops.
+    Raises UnknownKnowledgeBase, AlreadyWriting, and ChunksTooLong before anything is embedded.
+    """
+    if not exists(folder, name):
+        raise unknown(folder, name)
+    with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
+        client, live = open_chroma(folder), journal.live()
+        drop_others(client, name, live)
+        old = client.get_collection(str(live), embedding_function=None)
+        if fingerprint(old) == embedder.fingerprint:
+            return False
+        _check_lengths(name, journal, old, embedder)
+        new = make_collection(client, next_collection_name(name, journal.generation()), name, embedder)
+        _copy(journal, old, new, embedder, progress, min(BATCH, client.get_max_batch_size()))
+        journal.switch(new.name)
+        drop_others(client, name, new.name)
+    return True
+
+
+def _check_lengths(name: str, journal: Journal, old: "Collection", embedder: "EmbedderLike") -> None:
+    too_long = []
+    for ids in in_batches(journal.ids(), BATCH):
+        lengths = [len(embedder.offsets(text or "")) for text in _texts(old, ids)]
+        too_long += [length for length in lengths if length > embedder.max_tokens]
+    if too_long:
+        raise ChunksTooLong(name, embedder, too_long, journal.count()[1])
+
+
+def _copy(
+    journal: Journal, old: "Collection", new: "Collection", embedder: "EmbedderLike", progress: Progress, batch: int
+) -> None:
+    done, total = 0, journal.count()[1]
+    for ids in in_batches(journal.ids(), batch):
+        got: Any = old.get(ids=ids, include=["documents", "metadatas"])
+        texts = [text or "" for text in got["documents"]]
+        vectors: Any = embedder.embed_documents(texts)
+        new.add(ids=got["ids"], embeddings=vectors, documents=texts, metadatas=got["metadatas"])
+        done += len(ids)
+        progress(done, total)
+
+
+def _texts(collection: "Collection", ids: list[str]) -> list[str]:
+    return collection.get(ids=ids, include=["documents"])["documents"] or []
