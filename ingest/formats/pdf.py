@@ -1,19 +1,23 @@
 """PDF: the text of each page, with ligatures and hyphenated line ends mended; OCR for pages that are pictures."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ingest.decode import clean
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly
-from ingest.formats.extraction import extract, read_picture_text, title_and_author
+from ingest.formats.extraction import ESCAPED, extract, read_picture_text, title_and_author
+from ingest.formats.text import markdown_headings
 
 PDF = "application/pdf"
 LIGATURES = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
 LIGATURE = re.compile("|".join(LIGATURES))
-# A hyphen before a capital or a digit is one of the word's own: "Bus-\nTicket", "COVID-\n19".
 SOFT_HYPHENATED = re.compile("\u00ad\\n")
-HYPHENATED = re.compile(r"(?<=[^\W\d_])[-\u2010]\n(?=[^\W\d_])(?=(?P<first>\w))")
+# A hyphen before a capital or a digit is one of the word's own: "Bus-\nTicket", "COVID-\n19". Pdfium, which joins such
+# lines, writes U+0002 for the hyphen.
+HYPHENATED = re.compile(r"(?<=[^\W\d_])(?:[-\u2010]\n|\x02\s*)(?=(?P<first>[^\W\d_]))")
 
 
 def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
@@ -31,7 +35,19 @@ def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
         parts.place(number)
         parts.block(text)
     problems = (f"pages without text: {', '.join(map(str, empty))}{why}",) if empty else ()
-    return parts.document(source, problems=problems, metadata=title_and_author(result.metadata))
+    document = parts.document(source, problems=problems, metadata=title_and_author(result.metadata))
+    return replace(document, headings=tuple(_headings(clean(result.content), document.text)))
+
+
+def _headings(markdown: str, text: str) -> Iterator[tuple[int, int, str]]:
+    """The headings that kreuzberg made out by the size of their letters, where they are a line of the pages' text."""
+    searched = 0
+    for _, level, title in markdown_headings(markdown):
+        title = ESCAPED.sub(r"\1", title)
+        line = re.compile(rf"^[ \t]*{re.escape(title)}[ \t]*$", re.MULTILINE).search(text, searched)
+        if line:
+            yield line.start(), level, title
+            searched = line.end()
 
 
 def _recognised(raw: bytes, pages: list[int], options: LoadOptions) -> tuple[dict[int, str], str]:
@@ -47,4 +63,5 @@ def mended(text: str) -> str:
     """The text without ligatures and without hyphens that only a line's end put into a word."""
     text = SOFT_HYPHENATED.sub("", text)
     text = LIGATURE.sub(lambda match: LIGATURES[match[0]], clean(text))
-    return HYPHENATED.sub(lambda match: "" if match["first"].islower() else match[0], text).strip()
+    text = HYPHENATED.sub(lambda match: "" if match["first"].islower() else match[0], text)
+    return text.replace("\x02", "-").strip()

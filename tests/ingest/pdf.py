@@ -3,10 +3,22 @@
 
 def pdf(*pages: str) -> bytes:
     """A PDF with one line of ASCII text on each page; an empty one has a drawn square only, as a scan has an image."""
+    return _pages([_line(700, 12, text) if text else "72 600 100 100 re f" for text in pages])
+
+
+def pdf_of_lines(lines: list[tuple[int, int, str]]) -> bytes:
+    """A PDF of one page; each line with its height on the page and its size."""
+    return _pages(["\n".join(_line(*line) for line in lines)])
+
+
+def _line(height: int, size: int, text: str) -> str:
+    return f"BT /F1 {size} Tf 72 {height} Td ({text}) Tj ET"
+
+
+def _pages(streams: list[str]) -> bytes:
     objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     kids = []
-    for text in pages:
-        stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else "72 600 100 100 re f"
+    for stream in streams:
         kids.append(f"{len(objects) + 1} 0 R")
         objects.append(
             "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Resources << /Font << /F1 3 0 R >> >>"

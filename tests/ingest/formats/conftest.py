@@ -58,5 +58,6 @@ def checked(document: LoadedDocument) -> None:
     starts = [start for start, _ in document.pages]
     assert starts == sorted(set(starts))
     assert all(0 <= start < len(document.text) for start in starts)
-    for start, level, title in document.headings if document.source[-4:] != ".rst" else ():
-        assert document.text[start:].startswith(f"{'#' * level} {title}")
+    for start, level, title in document.headings:
+        line = document.text[start:].split("\n", 1)[0].strip()
+        assert line in (title, f"{'#' * level} {title}")

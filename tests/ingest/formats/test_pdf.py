@@ -5,7 +5,7 @@ import pypdf
 import pytest
 
 from ingest.formats.pdf import mended
-from tests.ingest.pdf import pdf
+from tests.ingest.pdf import pdf, pdf_of_lines
 
 
 def protected(password: str) -> bytes:
@@ -42,6 +42,7 @@ def test_without_the_password_it_is_said_to_be_protected(failure: Callable, pass
         ("hyphen\u2010\nated", "hyphenated"),
         ("soft\u00ad\nware", "software"),
         ("COVID-\n19", "COVID-\n19"),
+        ("hyphen\x02ated, sev\x02\r\neral, COVID\x0219, Bus\x02Ticket", "hyphenated, several, COVID-19, Bus-Ticket"),
         ("Bus-\nTicket", "Bus-\nTicket"),
         ("年假-\n十二天", "年假-\n十二天"),
         ("１２ ½ ㎡", "１２ ½ ㎡"),
@@ -49,3 +50,11 @@ def test_without_the_password_it_is_said_to_be_protected(failure: Callable, pass
 )
 def test_words_are_mended_and_other_characters_are_left_alone(written: str, text: str) -> None:
     assert mended(written) == text
+
+
+def test_headings_are_found_by_their_size(read: Callable) -> None:
+    sentence = "Employees of the company get twenty-five days of leave in every year."
+    lines = [(780, 20, "Leave"), *((750 - 14 * at, 10, sentence) for at in range(9))]
+    lines += [(600, 20, "Travel"), *((570 - 14 * at, 10, sentence) for at in range(9))]
+    document = read("a.pdf", pdf_of_lines(lines))
+    assert [title for _, _, title in document.headings] == ["Leave", "Travel"]
