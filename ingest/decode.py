@@ -78,17 +78,29 @@ def _strictly(raw: bytes, encoding: str) -> str:
 
 
 def _without_mark(raw: bytes, declared: str | None) -> str:
-    for encoding in [_wide_without_mark(raw), "utf-8", _known(declared)]:
+    for encoding in [_wide_without_mark(raw), "utf-8"]:
         if encoding and _decodes(raw, encoding):
             text = raw.decode(encoding)
-            if encoding != "utf-8" or "\x1b$" not in text:  # the Japanese escapes of mail are ASCII
+            if "\x1b$" not in text or not raw.isascii():  # the Japanese escapes of mail are ASCII
                 return text
+    _refuse_torn_utf8(raw)
+    if (known := _known(declared)) and _decodes(raw, known):
+        return raw.decode(known)
     guess = _guess(raw)
     if guess and _decodes(raw, guess):
         text = raw.decode(guess)
         if len(CONTROL.findall(text[:SAMPLE])) <= NEVER_IN_TEXT * min(len(text), SAMPLE):
             return text
     raise UndecodableText("is binary, or in no text encoding we know: save it as UTF-8")
+
+
+def _refuse_torn_utf8(raw: bytes) -> None:
+    """UTF-8 with some broken bytes would come out as other characters in many an encoding."""
+    text = raw.decode("utf-8", "replace")
+    broken = text.count("\ufffd")
+    if broken and 4 * broken < len(WIDE.findall(text)) - broken:
+        first = len(text[: text.index("\ufffd")].encode())
+        raise UndecodableText(f"is UTF-8 with broken characters ({broken}, the first at byte {first}): mend it")
 
 
 def _wide_without_mark(raw: bytes) -> str | None:

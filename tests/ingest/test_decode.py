@@ -78,7 +78,9 @@ def test_wide_encodings_need_no_byte_order_mark(text: str, encoding: str) -> Non
     assert decode(text.encode(encoding)) == text.replace("\r\n", "\n")
 
 
-@pytest.mark.parametrize("text", ["bush hid the facts", "a\x01b and a stray control character in ASCII text " * 3])
+@pytest.mark.parametrize(
+    "text", ["bush hid the facts", "\x1b[1mbold\x1b$ 年假", "a\x01b and a stray control character in ASCII text " * 3]
+)
 def test_ascii_is_not_taken_for_a_wide_encoding(text: str) -> None:
     assert decode(text.encode()) == text
 
@@ -106,6 +108,13 @@ def test_binary_data_is_a_named_failure(raw: bytes) -> None:
 def test_a_broken_text_behind_a_byte_order_mark_is_a_named_failure() -> None:
     with pytest.raises(UndecodableText, match="utf-8-sig"):
         decode(b"\xef\xbb\xbfGr\xf6\xdfe")
+
+
+@pytest.mark.parametrize("declared", [None, "gbk"])
+def test_utf8_with_a_broken_byte_is_a_named_failure_and_not_other_characters(declared: str | None) -> None:
+    raw = "员工每年".encode() + b"\xe5" + "有十二天年假。".encode()
+    with pytest.raises(UndecodableText, match=r"is UTF-8 with broken characters \(1, the first at byte 12"):
+        decode(raw, declared=declared)
 
 
 def test_line_ends_are_unified_and_letters_composed() -> None:
