@@ -43,7 +43,7 @@ class Journal:
     """One SQLite file in WAL mode; every method may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._path, self._reading, self._writing = path, threading.Lock(), threading.Lock()
         # Two connections, so that a question never waits for a document that is being written.
         self._reader, self._writer = _connect(path), _connect(path)
         self._writer.execute("PRAGMA journal_mode = WAL")
@@ -55,6 +55,12 @@ class Journal:
         with self._reading, self._writing:
             self._reader.close()
             self._writer.close()
+
+    def reconnect(self) -> None:
+        """Read through a new connection: one that has met a broken index goes on failing when it is mended."""
+        with self._reading:
+            self._reader.close()
+            self._reader = _connect(self._path)
 
     def generation(self) -> int:
         """The number of changes so far."""

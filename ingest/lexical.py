@@ -78,14 +78,24 @@ def remove(connection: sqlite3.Connection, rowid: int) -> None:
 
 
 def is_behind(connection: sqlite3.Connection) -> bool:
-    """Whether the index cannot be read, was made of other terms, or does not have one entry for each chunk."""
+    """Whether the index cannot be read, was made of other terms, or lacks chunks; looks into two of them only."""
     try:
         made = connection.execute("SELECT value FROM about WHERE name = 'lexical'").fetchone()
-        connection.execute("SELECT rowid FROM lexical WHERE lexical MATCH 'a' LIMIT 1").fetchone()
         entries = connection.execute("SELECT count(*) FROM lexical_docsize").fetchone()
-        return made != (VERSION,) or entries != connection.execute("SELECT count(*) FROM chunks").fetchone()
+        chunks = connection.execute("SELECT count(*) FROM chunks").fetchone()
+        ends = connection.execute("SELECT min(id), max(id) FROM lexical_content").fetchone()
+        return made != (VERSION,) or entries != chunks or not all(_finds(connection, rowid) for rowid in ends)
     except sqlite3.DatabaseError:
         return True
+
+
+def _finds(connection: sqlite3.Connection, rowid: int | None) -> bool:
+    """Whether a chunk is found by its own first term."""
+    row = connection.execute("SELECT c0 FROM lexical_content WHERE id = ?", (rowid,)).fetchone()
+    if not row or not row[0]:
+        return True
+    query = "SELECT 1 FROM lexical WHERE lexical MATCH ? AND rowid = ?"
+    return connection.execute(query, (f'"{row[0].split(" ", 1)[0]}"', rowid)).fetchone() is not None
 
 
 def start_over(connection: sqlite3.Connection) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -17,7 +18,8 @@ SPAN = frozenset({"start", "end"})
 OF_A_CHUNK = SPAN | {"source", "heading", "page", "slide", "sheet", "cell", "line"}
 """What we store with each chunk of a file; a document's own metadata of these names gets PREFIX."""
 PREFIX = "document_"
-REFUSED = frozenset({"chroma:document", "$and", "$or", "$in", "$nin", "$contains", "$not_contains", "#document"})
+REFUSED = re.compile(r"$|[$#]|chroma:document$")
+"""Names that Chroma keeps for itself, and none."""
 DEPTH = 10
 """Dicts in dicts that are followed; one that holds itself would have no end."""
 ORDERED = frozenset({"$gt", "$gte", "$lt", "$lte"})
@@ -36,7 +38,7 @@ def flatten(metadata: Mapping[Any, Any], *, reserved: frozenset[str] = frozenset
     flat: Flat = {}
     dropped = []
     for name, value in _leaves(metadata, "", 0):
-        key = PREFIX + name if name in reserved or name in REFUSED else name
+        key = PREFIX + name if name in reserved or REFUSED.match(name) else name
         kept = _list(value) if isinstance(value, list | tuple | set | frozenset) else _scalar(value)
         if kept is not None:
             flat[key] = kept

@@ -238,11 +238,12 @@ class KnowledgeBase(LangChainVectorStore):
         try:
             return self.journal.search(query, k)
         except sqlite3.DatabaseError:
-            if not self.journal.lexical_is_behind():
-                raise
-        self._wrote_last = False
-        with self.writing():  # mends it first
-            return self.journal.search(query, k)
+            self.journal.reconnect()
+            if self.journal.lexical_is_behind():
+                self._wrote_last = False
+                with self.writing():  # mends it first
+                    self.journal.reconnect()
+        return self.journal.search(query, k)
 
     def _mend_lexical(self) -> None:
         """Make the lexical index anew from Chroma's texts where it is missing, broken, outdated or incomplete."""
