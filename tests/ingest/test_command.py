@@ -179,22 +179,48 @@ def test_the_lock_does_not_tell_passwords(run, folder, tmp_path, monkeypatch) ->
     assert "(groundwell ingest --password … --password=… docs)" in errors
 
 
-def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(run, folder, monkeypatch) -> None:
-    """The changes of three seconds, as the watch tells them: none, one, none while another one writes, none."""
-
+def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(
+    run, folder, tmp_path, monkeypatch
+) -> None:
     def changes(_):
-        yield False
+        yield False  # nothing has changed yet
         (folder / "新.txt").write_text("新的文件", encoding="utf-8")
         yield True
         yield False
+        knowledge_base = KnowledgeBase.open(tmp_path / "store", "default", WordCountEmbedder(EmbedderOptions().model))
+        with knowledge_base.writing():
+            (folder / "新.txt").unlink()
+            yield True
+        knowledge_base.close()
+        yield False
 
     monkeypatch.setattr("ingest.watch.changes", changes)
-    status, output, _ = run(folder, "--watch")
+    monkeypatch.setattr(command, "RETRY_SECONDS", 0)
+    status, output, errors = run(folder, "--watch")
     assert status == 0
     assert [line for line in output.splitlines() if "added" in line] == [
         "3 added, 0 unchanged, 0 removed",
         "1 added, 3 unchanged, 0 removed",
+        "0 added, 3 unchanged, 1 removed",
     ]
+    assert "is being written by process" in errors
+
+
+def test_watching_goes_on_when_the_folder_is_emptied_and_loses_nothing(run, folder, monkeypatch) -> None:
+    def changes(_):
+        yield False
+        for path in folder.iterdir():
+            path.unlink()
+        yield True
+        (folder / "a.txt").write_text("新的文件", encoding="utf-8")
+        yield True
+
+    monkeypatch.setattr("ingest.watch.changes", changes)
+    status, output, errors = run(folder, "--watch", "--json")
+    first, refused, last = map(json.loads, output.splitlines())
+    assert (status, len(first["added"]), refused["exit_status"]) == (0, 3, 2)
+    assert "nothing was changed" in errors
+    assert (last["added"], len(last["removed"])) == (["a.txt"], 3)
 
 
 def test_help_tells_the_exit_statuses(run, capsys) -> None:
