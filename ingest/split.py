@@ -17,6 +17,8 @@ TINY_SECTION = 30
 """Tokens: a section shorter than this goes into one chunk with what follows."""
 CHARACTERS_PER_TOKEN = 8
 """A chunk's characters at most, for each token: an embedder may make one unknown token of a whole page of base64."""
+TOKENISED_AT_ONCE = 1000
+"""Characters at least."""
 
 Offsets = Callable[[str], list[tuple[int, int]]]
 
@@ -60,7 +62,12 @@ class _Cutter:
     def __init__(self, document: LoadedDocument, offsets: Offsets, max_tokens: int) -> None:
         self.document, self.text = document, document.text
         self.offsets, self.max_tokens = offsets, max_tokens
-        self.tokens = [start for start, end in offsets(self.text) if end > start]
+        self.tokens = [
+            begun + start
+            for begun, stop in _pieces(self.text)
+            for start, end in offsets(self.text[begun:stop])
+            if end > start
+        ]
 
     @cached_property
     def breaks(self) -> list[tuple[list[int], float]]:
@@ -122,6 +129,16 @@ class _Cutter:
         """The position that many tokens after `start`."""
         index = bisect_left(self.tokens, start) + tokens
         return self.tokens[index] if index < len(self.tokens) else len(self.text)
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """The text in whole lines: a tokenizer takes up to twice as long for a long text as for its parts."""
+    begun = 0
+    for match in LINE.finditer(text):
+        if match.end() - begun >= TOKENISED_AT_ONCE:
+            yield begun, match.end()
+            begun = match.end()
+    yield begun, len(text)
 
 
 def _chunks(document: LoadedDocument, spans: list[tuple[int, int]]) -> Iterator[Chunk]:

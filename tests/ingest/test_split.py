@@ -54,6 +54,44 @@ def test_a_chunk_never_crosses_a_page(texts: list[str], limit: int) -> None:
         assert chunk.line is None
 
 
+@given(
+    st.lists(st.text("ab \n.年", min_size=1).filter(str.strip), min_size=1, max_size=5),
+    st.sampled_from(["page", "slide", "sheet", "cell"]),
+    st.integers(0, 9),
+)
+def test_a_chunk_knows_its_place_whatever_is_counted(texts: list[str], kind: str, intro: int) -> None:
+    """Text before the first place, such as a header, has none."""
+    before = "x" * intro
+    text, places = before, []
+    for number, one in enumerate(texts, 1):
+        text += "\n\n" if text else ""
+        places.append((len(text), f"表{number}" if kind == "sheet" else number))
+        text += one
+    chunks = split(LoadedDocument("a", text, pages=tuple(places), place_kind=kind), COUNT, 8)
+    for chunk in chunks:
+        above = [name for start, name in places if start <= chunk.start]
+        assert chunk.place == (above[-1] if above else None)
+        assert chunk.place_kind == kind
+        assert chunk.page == (chunk.place if kind == "page" else None)
+
+
+@given(st.lists(st.text("ab1 .年假", max_size=60), max_size=300), st.integers(1, 40))
+def test_a_long_text_is_tokenised_in_parts_and_cut_the_same(paragraphs: list[str], limit: int) -> None:
+    text = "\n\n".join(paragraphs) * 3
+    document = LoadedDocument("a", text)
+    in_parts = split(document, pieces, limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ingest.split.TOKENISED_AT_ONCE", 10**9)
+        assert split(document, pieces, limit) == in_parts
+    assert nothing_is_lost(document, in_parts)
+
+
+def test_lines_are_counted_from_the_files_first() -> None:
+    text = "\n\n\n".join(f"Paragraph number {number} of the text." for number in range(50))
+    for chunk in chunks_of(text, has_lines=True):
+        assert text.split("\n")[chunk.line - 1].startswith(chunk.text.split("\n")[0])
+
+
 @pytest.mark.parametrize(
     "text", ["汉字测试句子很好。还有一句？真的！“引用的话。”" * 400, "汉" * 5000, "中文 mixed 英文 text，再来。" * 200]
 )
