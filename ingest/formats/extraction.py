@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from ingest.decode import clean
@@ -11,6 +12,9 @@ from ingest.formats.text import markdown_headings
 
 ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 TESSDATA = ("/usr/share/tesseract-ocr/5/tessdata", "/usr/share/tesseract-ocr/4.00/tessdata", "/usr/share/tessdata")
+
+RECOGNISED_DPI = 300
+"""What tesseract is made for: https://tesseract-ocr.github.io/tessdoc/ImproveQuality.html#rescaling"""
 
 
 def extract(raw: bytes, mime: str, *, passwords: tuple[str, ...] = (), **config: Any) -> Any:
@@ -46,18 +50,33 @@ def title_and_author(metadata: dict[str, Any]) -> dict[str, str]:
     return {name: " ".join(clean(value).split()) for name, value in said.items() if value and value.strip()}
 
 
-def read_picture_text(raw: bytes, mime: str, **config: Any) -> Any:
-    """Kreuzberg's result with OCR in all languages that tesseract has here. Raises Unreadable."""
-    from kreuzberg import OcrConfig
+def recognise(raw: bytes, mime: str) -> str:
+    """The text in a picture, by OCR in all languages that tesseract has here. Raises Unreadable."""
+    from kreuzberg import OcrConfig, TesseractConfig
 
-    languages = _languages()
-    if not languages:
+    all_languages = "+".join(languages())
+    if not all_languages:
         raise Unreadable("OCR needs tesseract and its language files: install it, or set TESSDATA_PREFIX")
-    ocr = OcrConfig(backend="tesseract", language="+".join(languages))
-    return extract(raw, mime, disable_ocr=False, ocr=ocr, **config)
+    # Its tables are a guess from the columns in which words happen to stand.
+    tesseract = TesseractConfig(language=all_languages, output_format="text", enable_table_detection=False)
+    ocr = OcrConfig(backend="tesseract", language=all_languages, tesseract_config=tesseract)
+    return clean(extract(raw, mime, disable_ocr=False, output_format="plain", ocr=ocr).content).strip()
 
 
-def _languages() -> list[str]:
+def rendered(raw: bytes, page: int) -> bytes:
+    """A page of a PDF, counted from 1, as a PNG picture. Raises Unreadable."""
+    from kreuzberg import KreuzbergError, render_pdf_page
+
+    with NamedTemporaryFile(suffix=".pdf") as file:
+        file.write(raw)
+        file.flush()
+        try:
+            return bytes(render_pdf_page(file.name, page - 1, dpi=RECOGNISED_DPI))
+        except (KreuzbergError, RuntimeError, OSError, ValueError) as error:
+            raise Unreadable(f"page {page} cannot be drawn: {error}") from error
+
+
+def languages() -> list[str]:
     """Tesseract's languages here; kreuzberg has tesseract built in, but not its language files."""
     for folder in filter(None, (os.environ.get("TESSDATA_PREFIX"), *TESSDATA)):
         names = sorted(path.stem for path in Path(folder).glob("*.traineddata"))

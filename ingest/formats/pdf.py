@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from ingest.decode import clean
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly
-from ingest.formats.extraction import ESCAPED, extract, read_picture_text, title_and_author
+from ingest.formats.extraction import ESCAPED, extract, recognise, rendered, title_and_author
 from ingest.formats.text import markdown_headings
 
 PDF = "application/pdf"
@@ -27,7 +26,7 @@ def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     empty = [number for number, text in texts.items() if not text]
     why = ""
     if empty and options.ocr:
-        recognised, why = _recognised(raw, empty, options)
+        recognised, why = _recognised(raw, empty)
         texts |= recognised
         empty = [number for number in empty if not texts[number]]
     parts = Assembly("page")
@@ -50,13 +49,15 @@ def _headings(markdown: str, text: str) -> Iterator[tuple[int, int, str]]:
             searched = line.end()
 
 
-def _recognised(raw: bytes, pages: list[int], options: LoadOptions) -> tuple[dict[int, str], str]:
-    """The text of pages that are pictures, or why there is none."""
-    try:
-        result: Any = read_picture_text(raw, PDF, passwords=options.passwords, force_ocr_pages=pages)
-    except Unreadable as error:
-        return {}, f" ({error})"
-    return {page["page_number"]: clean(page["content"]) for page in result.pages if page["page_number"] in pages}, ""
+def _recognised(raw: bytes, pages: list[int]) -> tuple[dict[int, str], str]:
+    """The text of pages that are pictures, and why there is none for those that are missing."""
+    texts = {}
+    for page in pages:
+        try:
+            texts[page] = recognise(rendered(raw, page), "image/png")
+        except Unreadable as error:
+            return texts, f" ({error})"
+    return texts, ""
 
 
 def mended(text: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
-from ingest.formats.extraction import document, read_picture_text
+from ingest.formats.extraction import recognise
 
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 MIMES = {"jpg": "image/jpeg", "tif": "image/tiff"}
@@ -14,4 +14,4 @@ def read_picture(source: str, raw: bytes, options: LoadOptions) -> LoadedDocumen
     if not options.ocr:
         raise Unreadable("is a picture without a text layer: read it with --ocr, or leave it out with --exclude")
     suffix = PurePosixPath(source.lower()).suffix[1:]
-    return document(source, read_picture_text(raw, MIMES.get(suffix, f"image/{suffix}")).content)
+    return LoadedDocument(source, recognise(raw, MIMES.get(suffix, f"image/{suffix}")))
