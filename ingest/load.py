@@ -20,6 +20,7 @@ from ingest.formats import (
     mail,
     notebook,
     opendocument,
+    outlook,
     pdf,
     picture,
     slides,
@@ -63,7 +64,7 @@ READERS: dict[str, Reader] = {
     ".xml": data.read_xml,
     ".ipynb": notebook.read_notebook,
     ".eml": mail.read_mail,
-    ".msg": mail.read_outlook,
+    ".msg": outlook.read_outlook,
 }
 READERS |= dict.fromkeys(text.CODE, text.read_plain) | dict.fromkeys(picture.PICTURES, picture.read_picture)
 
@@ -71,7 +72,7 @@ OPENERS: dict[str, Opener] = {
     ".zip": archive.open_zip,
     ".tar": archive.open_tar,
     ".eml": mail.attachments,
-    ".msg": mail.outlook_attachments,
+    ".msg": outlook.outlook_attachments,
 }
 # Compressed with two names; a .gz that is not a tar holds one file.
 OPENERS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"), archive.open_tar)
@@ -130,11 +131,16 @@ class _Walk:
         reader, opener = _reader(name), _opener(name)
         if not reader and not opener:
             yield FailedSource(source, "its format is not supported", skipped=True)
+        failed = False
         if reader:
-            yield _document(reader, source, file.read(), self.options)
+            document = _document(reader, source, file.read(), self.options)
+            yield document
+            failed = isinstance(document, FailedSource)
             file.seek(0)
         if opener:
-            yield from self.members(opener, name, source, file, depth)
+            for item in self.members(opener, name, source, file, depth):
+                if not (failed and item.source == source):  # a broken mail has no attachments either
+                    yield item
 
     def members(
         self, opener: Opener, name: str, source: str, file: BinaryIO, depth: int

@@ -63,6 +63,17 @@ def recognise(raw: bytes, mime: str) -> str:
     return clean(extract(raw, mime, disable_ocr=False, output_format="plain", ocr=ocr).content).strip()
 
 
+def recognised_pictures(pictures: list[tuple[bytes, str]]) -> tuple[str, str]:
+    """The text in pictures, each with its media type, and why there is none where OCR failed."""
+    texts = []
+    for content, mime in pictures:
+        try:
+            texts.append(recognise(content, mime))
+        except Unreadable as error:
+            return "\n\n".join(texts), f" ({error})"
+    return "\n\n".join(filter(None, texts)), ""
+
+
 def rendered(raw: bytes, page: int) -> bytes:
     """A page of a PDF, counted from 1, as a PNG picture. Raises Unreadable."""
     from kreuzberg import KreuzbergError, render_pdf_page

@@ -131,15 +131,7 @@ def _word(piece: str | bytes, charset: str | None) -> str:
 
 def _iso_date(mail: Message) -> dict[str, str]:
     try:
-        date = parsedate_to_datetime(str(mail.get("Date")))
+        date = parsedate_to_datetime(_header(mail, "Date"))
         return {"date": date.astimezone(UTC).isoformat()}
     except (ValueError, TypeError, OverflowError):
         return {}
-
-
-def read_outlook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
-    raise NotImplementedError
-
-
-def outlook_attachments(file: BinaryIO, options: LoadOptions, allowance: Allowance) -> Iterator[Member | FailedMember]:
-    raise NotImplementedError

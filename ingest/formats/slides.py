@@ -6,6 +6,7 @@ from typing import Any
 
 from ingest.document import LoadedDocument, LoadOptions
 from ingest.formats.assembly import Assembly, table
+from ingest.formats.extraction import recognised_pictures
 from ingest.formats.protected import opened
 
 A_TEXT = "{http://schemas.openxmlformats.org/drawingml/2006/main}t"
@@ -18,15 +19,18 @@ def read_pptx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     import pptx
 
     presentation = pptx.Presentation(BytesIO(opened(raw, options.passwords)))
-    parts, silent = Assembly("slide"), []
+    parts, silent, why = Assembly("slide"), [], ""
     for number, slide in enumerate(presentation.slides, 1):
         parts.place(number)
-        said = list(_slide(slide, parts))
-        if not said and _has_picture(slide.shapes):
+        pictures = [] if list(_slide(slide, parts)) else list(_pictures(slide.shapes))
+        recognised, reason = recognised_pictures(pictures) if options.ocr else ("", "")
+        parts.block(recognised)
+        why = why or reason
+        if pictures and not recognised:
             silent.append(number)
     core = presentation.core_properties
     metadata = {name: value for name, value in (("title", core.title), ("author", core.author)) if value}
-    problems = (f"slides of pictures without text: {', '.join(map(str, silent))}",) if silent else ()
+    problems = (f"slides of pictures without text: {', '.join(map(str, silent))}{why}",) if silent else ()
     return parts.document(source, problems=problems, metadata=metadata)
 
 
@@ -88,5 +92,10 @@ def _related_texts(slide: Any) -> Iterator[str]:
         yield "\n".join(filter(str.strip, paragraphs + comments))
 
 
-def _has_picture(shapes: Any) -> bool:
-    return any(hasattr(shape, "image") or (hasattr(shape, "shapes") and _has_picture(shape.shapes)) for shape in shapes)
+def _pictures(shapes: Any) -> Iterator[tuple[bytes, str]]:
+    """Content and media type of each picture."""
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from _pictures(shape.shapes)
+        elif hasattr(shape, "image"):
+            yield shape.image.blob, shape.image.content_type

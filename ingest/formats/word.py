@@ -7,7 +7,7 @@ from typing import Any
 
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly, table
-from ingest.formats.extraction import document, extract, title_and_author
+from ingest.formats.extraction import document, extract, recognised_pictures, title_and_author
 from ingest.formats.protected import opened
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -32,9 +32,14 @@ def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     story.add(word.element.body)
     for text in _margins(word, "footer"):
         story.parts.block(text)
+    pictures = _pictures(word)
+    recognised, why = recognised_pictures(pictures) if options.ocr else ("", "")
+    story.parts.block(recognised)
+    silent = pictures and not story.parts.has_text
+    problems = (f"pictures without text: {len(pictures)}{why}",) if silent else ()
     core = word.core_properties
     metadata = {name: value for name, value in (("title", core.title), ("author", core.author)) if value}
-    return story.parts.document(source, metadata=metadata)
+    return story.parts.document(source, problems=problems, metadata=metadata)
 
 
 def read_rtf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
@@ -140,6 +145,12 @@ def _related(word: Any, kind: str) -> list[Any]:
 
     kinds = [one for one in word.part.rels.values() if one.reltype.rsplit("/", 1)[-1] == kind and not one.is_external]
     return [etree.fromstring(one.target_part.blob) for one in kinds]
+
+
+def _pictures(word: Any) -> list[tuple[bytes, str]]:
+    """Content and media type of each picture of the body."""
+    parts = [one.target_part for one in word.part.rels.values() if not one.is_external]
+    return [(part.blob, part.content_type) for part in parts if part.content_type.startswith("image/")]
 
 
 def _plain(element: Any) -> str:

@@ -18,6 +18,8 @@ from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
+from tests.ingest.formats import outlook
+from tests.ingest.formats.outlook import compound
 from tests.ingest.formats.test_mail import message
 from tests.ingest.formats.test_opendocument import package
 from tests.ingest.formats.test_web import ARTICLE, MENU, book
@@ -90,6 +92,8 @@ def _packed() -> dict[str, bytes]:
             entry.size = len(TEXT.encode())
             archive.addfile(entry, io.BytesIO(TEXT.encode()))
     packed = {"a.eml": mail.as_bytes(), "a.zip": zipped.getvalue(), "a.tar": tarred.getvalue()}
+    file = {"__substg1.0_3707001F": "note.txt".encode("utf-16-le"), "__substg1.0_37010102": b"note"}
+    packed["a.msg"] = compound(outlook.message({"0037": "年假 policy", "1000": "Twelve days"}, sent=10**17, note=file))
     packed |= {"a.tar.gz": gzip.compress(packed["a.tar"]), "a.txt.xz": lzma.compress(TEXT.encode())}
     return packed | {"a.txt.bz2": bz2.compress(TEXT.encode())}
 

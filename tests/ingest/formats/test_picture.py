@@ -2,6 +2,8 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
+import docx
+import pptx
 import pypdf
 import pytest
 from PIL import Image, ImageDraw
@@ -59,3 +61,39 @@ def test_pages_that_are_pictures_are_read_with_ocr_in_their_place(read: Callable
     assert document.text == "first\n\nAnnual leave is 25 days\nfor every employee."
     assert document.pages == ((0, 1), (7, 2))
     assert document.problems == ("pages without text: 3",)
+
+
+def presentation() -> bytes:
+    """A slide of a picture only."""
+    written, file = pptx.Presentation(), BytesIO()
+    written.slides.add_slide(written.slide_layouts[6]).shapes.add_picture(BytesIO(picture("PNG")), 0, 0)
+    written.save(file)
+    return file.getvalue()
+
+
+def word() -> bytes:
+    """A text document of a picture only."""
+    written, file = docx.Document(), BytesIO()
+    written.add_picture(BytesIO(picture("JPEG")))
+    written.save(file)
+    return file.getvalue()
+
+
+@with_tesseract
+@pytest.mark.parametrize(("name", "make"), [("a.pptx", presentation), ("a.docx", word)])
+def test_pictures_in_office_files_are_read_with_ocr(read: Callable, name: str, make: Callable) -> None:
+    document = read(name, make(), ocr=True)
+    assert document.text == "Annual leave is 25 days\nfor every employee."
+    assert document.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "what"),
+    [
+        ("a.pptx", presentation, "slides of pictures without text: 1"),
+        ("a.docx", word, "pictures without text: 1"),
+        ("a.pdf", lambda: picture("PDF"), "pages without text: 1"),
+    ],
+)
+def test_an_office_file_of_pictures_only_is_said_to_be_one(failure: Callable, name: str, make: Callable, what) -> None:
+    assert failure(name, make()) == f"no text ({what})"
