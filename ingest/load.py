@@ -181,6 +181,8 @@ def _reason(error: BaseException) -> str:
     """Why a file failed. A parser may raise anything on a broken file; what is not about the file goes on up."""
     if isinstance(error, Unreadable | UndecodableText):
         return str(error)
+    if isinstance(error, MemoryError):
+        return "needs more memory than a file may take: raise `file_memory_mib` in `[ingest]` of the settings file"
     # A panic of a parser written in Rust is no Exception.
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error

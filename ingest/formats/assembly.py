@@ -67,7 +67,7 @@ def one_line(text: str) -> str:
 
 def table(rows: list[list[str]]) -> str:
     """The rows of a table, each with its header's names; a table of one row or one column as it is."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
+    rows = [cells for row in rows if any(cells := [one_line(cell) for cell in row])]
     if len(rows) == 1 or max(map(len, rows), default=0) < 2:
         return "\n".join("; ".join(filter(None, row)) for row in rows)
     return "\n".join(["; ".join(filter(None, rows[0])), *(row_line(rows[0], row) for row in rows[1:])])

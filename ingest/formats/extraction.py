@@ -8,9 +8,13 @@ from typing import Any
 
 from ingest.decode import clean
 from ingest.document import LoadedDocument, Protected, Unreadable
+from ingest.formats.assembly import table
 from ingest.formats.text import markdown_headings
 
 ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+RULE = re.compile(r"\|(?: *:?-+:? *\|)+")
+CELL = re.compile(r"(?<!\\)\|")
+MARKDOWN_TABLE = re.compile(rf"^\|.*\|\n{RULE.pattern}(?:\n\|.*\|)*$", re.MULTILINE)
 TESSDATA = ("/usr/share/tesseract-ocr/5/tessdata", "/usr/share/tesseract-ocr/4.00/tessdata", "/usr/share/tessdata")
 
 RECOGNISED_DPI = 300
@@ -35,13 +39,22 @@ def extract(raw: bytes, mime: str, *, passwords: tuple[str, ...] = (), **config:
 
 def document(source: str, markdown: str, **rest: Any) -> LoadedDocument:
     """Take the headings of kreuzberg's markdown, then take out the backslashes it put before punctuation."""
-    marked = clean(markdown)
+    marked = _spelled_out(clean(markdown))
     headings, text, taken = [], "", 0
     for start, level, title in markdown_headings(marked):
         text += ESCAPED.sub(r"\1", marked[taken:start])
         headings.append((len(text), level, ESCAPED.sub(r"\1", title)))
         taken = start
     return LoadedDocument(source, text + ESCAPED.sub(r"\1", marked[taken:]), headings=tuple(headings), **rest)
+
+
+def _spelled_out(markdown: str) -> str:
+    """Each row of a table with its header's names."""
+    return MARKDOWN_TABLE.sub(lambda match: table([_cells(line) for line in match[0].split("\n")]), markdown)
+
+
+def _cells(row: str) -> list[str]:
+    return CELL.split(row.strip().strip("|")) if not RULE.fullmatch(row) else []
 
 
 def title_and_author(metadata: dict[str, Any]) -> dict[str, str]:

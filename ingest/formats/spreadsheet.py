@@ -60,11 +60,17 @@ def _dialect(text: str) -> type[csv.Dialect]:
 
 
 def _rows(cells: list[list[Any]]) -> Iterator[str]:
-    """The first row with text is the header of those below it."""
+    """Rows with text, each with the names of the header, which may lie below a title."""
     rows = [row for row in ([_shown(cell) for cell in row] for row in cells) if any(row)]
-    if rows:
-        yield "; ".join(filter(None, rows[0]))
-    yield from (row_line(rows[0], row) for row in rows[1:])
+    above = _header(rows)
+    yield from ("; ".join(filter(None, row)) for row in rows[: above + 1])
+    yield from (row_line(rows[above], row) for row in rows[above + 1 :])
+
+
+def _header(rows: list[list[str]]) -> int:
+    """The first row that is at least half as wide as the widest; a title above a table is one cell."""
+    widths = [sum(map(bool, row)) for row in rows]
+    return next((at for at, width in enumerate(widths) if 2 * width >= max(widths)), 0)
 
 
 def _shown(cell: Any) -> str:

@@ -4,6 +4,7 @@ import io
 import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -12,9 +13,9 @@ from ingest.document import FailedSource, LoadedDocument
 from tests.ingest.pdf import pdf
 
 
-def zipped(members: dict[str, bytes | str], **options) -> bytes:
+def zipped(members: dict[str, bytes | str], *, stored: bool = False) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, **options) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return file.getvalue()
@@ -28,6 +29,41 @@ def tarred(members: dict[str, bytes], mode: str = "w", **options) -> bytes:
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return file.getvalue()
+
+
+def encrypted(content: bytes, password: bytes) -> bytes:
+    """A ZIP archive of `secret.txt`, encrypted as in the appendix of PKWARE's APPNOTE."""
+    raw = bytearray(zipped({"secret.txt": content}, stored=True))
+    keys = [0x12345678, 0x23456789, 0x34567890]
+
+    def update(byte: int) -> None:
+        keys[0] = _crc(byte, keys[0])
+        keys[1] = ((keys[1] + (keys[0] & 0xFF)) * 134775813 + 1) & 0xFFFFFFFF
+        keys[2] = _crc(keys[1] >> 24, keys[2])
+
+    def encrypt(byte: int) -> int:
+        mask = keys[2] | 2
+        secret = byte ^ (((mask * (mask ^ 1)) >> 8) & 0xFF)
+        update(byte)
+        return secret
+
+    for byte in password:
+        update(byte)
+    check = zlib.crc32(content) >> 24
+    secret = bytes(map(encrypt, [*range(11), check, *content]))
+    entry = raw.index(b"PK\x01\x02")
+    for at, flags, size in ((0, 6, 18), (entry, 8, 20)):
+        raw[at + flags] |= 1
+        raw[at + size : at + size + 4] = len(secret).to_bytes(4, "little")
+    data = entry - len(content)
+    raw[data:entry] = secret
+    end = raw.index(b"PK\x05\x06")
+    raw[end + 16 : end + 20] = (entry + 12).to_bytes(4, "little")
+    return bytes(raw)
+
+
+def _crc(byte: int, key: int) -> int:
+    return zlib.crc32(bytes([byte]), key ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 def texts(items: dict) -> dict[str, str]:
@@ -180,3 +216,12 @@ def test_a_torn_archive_gives_what_is_whole(read_all: Callable) -> None:
     found = texts(read_all("a.zip", bytes(raw)))
     assert found["a.zip/a.txt"].startswith("is damaged in its archive")
     assert found["a.zip/b.txt"] == "whole"
+
+
+def test_an_encrypted_member_is_read_with_any_of_the_passwords(read_all: Callable) -> None:
+    archive = encrypted("secret 年假".encode(), b"pass")
+    assert texts(read_all("a.zip", archive, passwords=("wrong", "pass"))) == {"a.zip/secret.txt": "secret 年假"}
+    reason = "is protected by a password: give it with --password"
+    assert texts(read_all("a.zip", archive)) == {"a.zip/secret.txt": reason}
+    (reason,) = texts(read_all("a.zip", archive, passwords=("a", "b"))).values()
+    assert reason == "is protected by a password, and none of the 2 given opens it"

@@ -37,6 +37,19 @@ def test_each_sheet_is_a_place_and_each_row_a_line_with_its_header(read: Callabl
     assert (document.place_kind, document.line_is_unit) == ("sheet", True)
 
 
+def test_a_title_above_a_table_is_not_its_header(read: Callable) -> None:
+    workbook = openpyxl.Workbook()
+    for row in (["错误代码 2024"], [], ["Code", "Meaning", "Days"], ["E1", "hot", 5], ["E2"]):
+        workbook.active.append(row)
+    text = read("a.xlsx", saved(workbook)).text
+    assert text.split("\n")[1:] == [
+        "错误代码 2024",
+        "Code; Meaning; Days",
+        "Code: E1; Meaning: hot; Days: 5",
+        "Code: E2",
+    ]
+
+
 def test_dates_are_read_as_dates(read: Callable) -> None:
     workbook = openpyxl.Workbook()
     workbook.active.append([date(2024, 2, 29), datetime(2024, 2, 29, 8, 30), time(8, 30)])

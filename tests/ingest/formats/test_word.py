@@ -113,6 +113,12 @@ def test_rich_text_is_read_with_its_characters(read: Callable) -> None:
     assert "年假 Grü" in text
 
 
+def test_rows_of_rich_text_keep_their_header(read: Callable) -> None:
+    row = r"\trowd\cellx100\cellx200 {} \cell {} \cell\row"
+    rtf = r"{\rtf1\ansi before\par " + row.format("Code", "a|b") + row.format("E1", "hot") + r"\pard after}"
+    assert read("a.rtf", rtf).text.split("\n\n") == ["before", "Code; a|b\nCode: E1; a|b: hot", "after\n"]
+
+
 @pytest.mark.parametrize("name", ["a.docx", "a.rtf", "a.odt"])
 def test_a_broken_file_is_said_to_be_broken(failure: Callable, name: str) -> None:
     assert failure(name, b"PK\x03\x04 torn").startswith(("is broken", "no text"))
