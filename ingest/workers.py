@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -34,6 +35,16 @@ class WorkerNotStarted(Exception):
     """A worker process ended before it read anything."""
 
 
+class EmbedderNotShared(Exception):
+    """The embedder cannot be had in another process, where tokens are counted."""
+
+    def __init__(self, embedder: object, reason: str) -> None:
+        super().__init__(
+            f"{type(embedder).__qualname__} cannot be sent to the processes that read files: {reason}; or set"
+            " `workers = 0` in `[ingest]` of the settings file, which reads in this process, without limits on a file"
+        )
+
+
 class Workers:
     """Processes that read files, one file each at a time.
 
@@ -58,9 +69,10 @@ class Workers:
     def read(self, files: Iterable[File], job: Job) -> Generator[tuple[str, Read], None, None]:
         """What is in the files, each with its file's name; what is of one file in order, up to its FileEnd.
 
-        As many are taken before they are asked for as there are processes. Raises WorkerNotStarted.
+        As many are taken before they are asked for as there are processes. Raises EmbedderNotShared and
+        WorkerNotStarted.
         """
-        reads = self._read(iter(files), job)
+        reads = self._read(iter(files), job, _pickled(job))
         thread = ThreadPoolExecutor(1, thread_name_prefix="reading")
         try:
             taken = deque(thread.submit(next, reads, None) for _ in self._workers)
@@ -71,11 +83,11 @@ class Workers:
             self._stopping = True
             thread.shutdown(cancel_futures=True)
 
-    def _read(self, files: Iterator[File], job: Job) -> Iterator[tuple[str, Read]]:
+    def _read(self, files: Iterator[File], job: Job, pickled: bytes) -> Iterator[tuple[str, Read]]:
         while not self._stopping:
             for worker in self._workers:
                 if worker.file is None and (file := next(files, None)):
-                    worker.give(file, job)
+                    worker.give(file, job, pickled)
             busy = {worker.connection: worker for worker in self._workers if worker.file is not None}
             if not busy:
                 return
@@ -83,6 +95,15 @@ class Workers:
             for connection, worker in busy.items():
                 if read := worker.take() if connection in ready else worker.end_if_late():
                     yield read
+
+
+def _pickled(job: Job) -> bytes:
+    if type(job.embedder).__module__ == "__main__":
+        raise EmbedderNotShared(job.embedder, "define its class in a module, not in the script")
+    try:
+        return pickle.dumps(job)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise EmbedderNotShared(job.embedder, f"give it a `__reduce__`, for pickling fails ({error})") from error
 
 
 class _Worker:
@@ -112,13 +133,13 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
             )
 
-    def give(self, file: File, job: Job) -> None:
+    def give(self, file: File, job: Job, pickled: bytes) -> None:
         """Let the process read a file."""
         if self.process is None:
             self.start()
         with suppress(ConnectionError):  # it has died; `take` will say so
             if self.job is None:
-                self.connection.send(job)
+                self.connection.send_bytes(pickled)
                 self.job = job
             else:
                 self.deadline = time.monotonic() + self.seconds

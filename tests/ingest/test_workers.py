@@ -2,6 +2,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from ingest.prepare import FileEnd, Job, Recipe
-from ingest.workers import WorkerNotStarted, Workers
+from ingest.workers import EmbedderNotShared, WorkerNotStarted, Workers
 from ingest.writer import PreparedDocument
 from llm.embeddings import Embedder
 from tests.fakes import WordCountEmbedder
@@ -74,6 +75,16 @@ def test_a_worker_that_cannot_start_ends_the_run(tmp_path, capfd) -> None:
     with pytest.raises(WorkerNotStarted, match="ended with status 1 before it read one"):
         read(write(tmp_path, a="text"), Job(Recipe(), Unloadable(), 32, 1024))
     assert "not in this process" in capfd.readouterr().err
+
+
+def test_an_embedder_that_cannot_be_sent_is_refused_with_the_mend(tmp_path, monkeypatch) -> None:
+    holder = Troublesome()
+    holder.lock = threading.Lock()
+    with pytest.raises(EmbedderNotShared, match=r"Troublesome cannot be sent .*__reduce__.*lock.*`workers = 0`"):
+        read(write(tmp_path, a="text"), Job(Recipe(), holder, 32, 1024))
+    monkeypatch.setattr(Troublesome, "__module__", "__main__")
+    with pytest.raises(EmbedderNotShared, match="define its class in a module"):
+        read(write(tmp_path, a="text"), TROUBLED)
 
 
 def test_files_are_taken_as_they_are_needed_and_no_process_is_left(tmp_path) -> None:
