@@ -37,6 +37,7 @@ test-slow: install
 bench: install
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.embedding
+	$(BIN)/python -m benchmarks.ingest
 
 check: install
 	$(BIN)/ruff format --check .
