@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,61}[a-zA-Z0-9]")
 """Chroma allows up to 512 characters; 63 also fit a file's name and a Chroma server of before 1.0."""
+NEVER = 2**31 - 1
+"""Rows after which Chroma would write its index of its own accord; `ingest.index` says why it must not."""
 
 _opening = threading.Lock()
 
@@ -45,6 +47,11 @@ def lock_path(folder: Path, name: str) -> Path:
     return folder / f"{collection_name(name)}.lock"
 
 
+def index_lock_path(folder: Path, name: str) -> Path:
+    """The file that guards the loading and writing of its index."""
+    return folder / f"{collection_name(name)}.index.lock"
+
+
 def open_chroma(folder: Path) -> "ClientAPI":
     """A client with an index of its own. Never close it: `close` stops every client of that folder."""
     import chromadb
@@ -60,7 +67,7 @@ def make_collection(client: "ClientAPI", collection: str, name: str, embedder: "
     """An empty collection of a knowledge base, for this embedder."""
     return client.create_collection(
         collection,
-        configuration={"hnsw": {"space": "cosine"}},
+        configuration={"hnsw": {"space": "cosine", "sync_threshold": NEVER}},
         metadata={"knowledge_base": name, "fingerprint": json.dumps(embedder.fingerprint)},
         embedding_function=None,
     )

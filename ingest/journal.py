@@ -5,38 +5,17 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from ingest import lexical, schema
+from ingest import lexical, rows, schema
+from ingest.rows import StoredChunk, StoredDocument
 
 Item = TypeVar("Item")
 
 VARIABLES = 500
 """Values in one `IN (...)`; SQLite's own limit may be as low as 999."""
-
-
-@dataclass(frozen=True)
-class StoredDocument:
-    """A document in the knowledge base; `problems` are what its file holds and its text does not."""
-
-    source: str
-    content_hash: str
-    chunks: int
-    problems: tuple[str, ...] = ()
-    file: str | None = None
-    """The file it came from: itself, or the archive or mail it is in. None: it was added without a file."""
-
-
-@dataclass(frozen=True)
-class StoredChunk:
-    """What the journal keeps of a chunk; `text` goes to the lexical index only."""
-
-    id: str
-    digest: bytes
-    text: str
 
 
 class Journal:
@@ -73,6 +52,15 @@ class Journal:
     def last_run(self) -> str | None:
         """When it was last written, ISO 8601."""
         return self._about("last_run")
+
+    def unwritten(self) -> int:
+        """How many rows were put into Chroma, or taken out, since its index files were written."""
+        return int(self._about("unwritten") or 0)
+
+    def note_written(self) -> None:
+        """Note that Chroma's index files are up to date."""
+        with self._transaction(changing=False) as connection:
+            connection.execute("DELETE FROM about WHERE name = 'unwritten'")
 
     def switch(self, live: str | None, *, empty: bool = False) -> None:
         """From now on another collection answers, with the same chunks or, `empty`, with none."""
@@ -128,9 +116,9 @@ class Journal:
         """The ids of all chunks, or of one document's, in the order in which they were stored."""
         of_source, values = ("", ()) if source is None else ("AND source = ?", (source,))
         query, last = f"SELECT rowid, id FROM chunks WHERE rowid > ? {of_source} ORDER BY rowid LIMIT 5000", -1
-        while rows := self._rows(query, (last, *values)):
-            last = rows[-1][0]
-            yield from (id_ for _, id_ in rows)
+        while found := self._rows(query, (last, *values)):
+            last = found[-1][0]
+            yield from (id_ for _, id_ in found)
 
     def sources(self, ids: Iterable[str]) -> dict[str, str]:
         """The document of each of `ids` that belongs to one."""
@@ -160,13 +148,16 @@ class Journal:
     def announce(self, chunks: Iterable[StoredChunk]) -> None:
         """Note chunks that are about to be written to Chroma."""
         with self._transaction() as connection:
-            rows = [(chunk.id, chunk.digest) for chunk in chunks]
-            connection.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", rows)
+            new = [(chunk.id, chunk.digest) for chunk in chunks]
+            connection.executemany("INSERT OR IGNORE INTO pending VALUES (?, ?)", new)
+            rows.count_unwritten(connection, len(new))
 
     def forget(self, ids: Iterable[str]) -> None:
         """Note that these ids are no longer in Chroma."""
         with self._transaction() as connection:
-            connection.executemany("DELETE FROM pending WHERE id = ?", [(id_,) for id_ in ids])
+            gone = [(id_,) for id_ in ids]
+            connection.executemany("DELETE FROM pending WHERE id = ?", gone)
+            rows.count_unwritten(connection, len(gone))
 
     def replace(self, document: StoredDocument, chunks: Iterable[StoredChunk]) -> None:
         """Make the chunks, all in Chroma by now, the document's own; those it had before become pending.
@@ -174,37 +165,37 @@ class Journal:
         Its file no longer counts as read to its end: killed now, and changed back, it would seem to be unchanged.
         """
         with self._transaction() as connection:
-            _drop(connection, document.source)
+            rows.drop(connection, document.source)
             connection.execute("DELETE FROM files WHERE file = ?", (document.file,))
             row = (document.source, document.content_hash, document.chunks, json.dumps(document.problems))
             connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (*row, document.file))
             for chunk in chunks:
-                _insert(connection, chunk, document.source)
+                rows.insert(connection, chunk, document.source)
 
     def remove(self, source: str) -> None:
         """Take a document out; its chunks become pending, and its file no longer counts as read to its end."""
         with self._transaction() as connection:
             of_document = "(SELECT file FROM documents WHERE source = ?)"
             connection.execute(f"DELETE FROM files WHERE file = {of_document}", (source,))
-            _drop(connection, source)
+            rows.drop(connection, source)
 
     def finish(self, file: str, content_hash: str | None, kept: Collection[str]) -> None:
         """Take out the documents of `file` that are not in `kept`; without a hash it was not read to its end."""
         with self._transaction() as connection:
-            _forget_file(connection, file, kept)
+            rows.forget_file(connection, file, kept)
             if content_hash is not None:
                 connection.execute("INSERT INTO files VALUES (?, ?)", (file, content_hash))
 
     def remove_file(self, file: str) -> None:
         """Take out a file with all of its documents."""
         with self._transaction() as connection:
-            _forget_file(connection, file, kept=())
+            rows.forget_file(connection, file, kept=())
 
     def remove_chunks(self, ids: Iterable[str]) -> None:
         """Take single chunks out; the files of their documents no longer count as read."""
         with self._transaction() as connection:
             for id_ in ids:
-                _drop_chunk(connection, id_)
+                rows.drop_chunk(connection, id_)
 
     @contextmanager
     def _transaction(self, *, changing: bool = True) -> Iterator[sqlite3.Connection]:
@@ -220,25 +211,25 @@ class Journal:
             self._writer.execute("COMMIT")
 
     def _documents(self, which: str, values: Iterable = ()) -> list[StoredDocument]:
-        rows = self._rows(f"SELECT source, content_hash, chunks, problems, file FROM documents {which}", values)
+        found = self._rows(f"SELECT source, content_hash, chunks, problems, file FROM documents {which}", values)
         return [
             StoredDocument(source, content_hash, chunks, tuple(json.loads(problems)), file)
-            for source, content_hash, chunks, problems, file in rows
+            for source, content_hash, chunks, problems, file in found
         ]
 
     def _about(self, name: str) -> str | None:
-        rows = self._rows("SELECT value FROM about WHERE name = ?", (name,))
-        return rows[0][0] if rows else None
+        found = self._rows("SELECT value FROM about WHERE name = ?", (name,))
+        return found[0][0] if found else None
 
     def _rows(self, query: str, values: Iterable = ()) -> list[tuple]:
         with self._reading:
             return self._reader.execute(query, tuple(values)).fetchall()
 
     def _where_in(self, query: str, values: Iterable) -> list[tuple]:
-        rows = []
+        found = []
         for some in in_batches(values, VARIABLES):
-            rows += self._rows(f"{query} ({','.join('?' * len(some))})", some)
-        return rows
+            found += self._rows(f"{query} ({','.join('?' * len(some))})", some)
+        return found
 
 
 def in_batches(values: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -250,36 +241,3 @@ def in_batches(values: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-
-
-def _insert(connection: sqlite3.Connection, chunk: StoredChunk, source: str) -> None:
-    inserted = connection.execute(
-        "INSERT INTO chunks (id, digest, source) VALUES (?, ?, ?)", (chunk.id, chunk.digest, source)
-    )
-    lexical.add(connection, inserted.lastrowid or 0, chunk.text)
-    connection.execute("DELETE FROM pending WHERE id = ?", (chunk.id,))
-
-
-def _drop(connection: sqlite3.Connection, source: str) -> None:
-    for (rowid,) in connection.execute("SELECT rowid FROM chunks WHERE source = ?", (source,)).fetchall():
-        lexical.remove(connection, rowid)
-    connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE source = ?", (source,))
-    connection.execute("DELETE FROM chunks WHERE source = ?", (source,))
-    connection.execute("DELETE FROM documents WHERE source = ?", (source,))
-
-
-def _drop_chunk(connection: sqlite3.Connection, id_: str) -> None:
-    for rowid, source in connection.execute("SELECT rowid, source FROM chunks WHERE id = ?", (id_,)).fetchall():
-        lexical.remove(connection, rowid)
-        connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE rowid = ?", (rowid,))
-        connection.execute("DELETE FROM chunks WHERE rowid = ?", (rowid,))
-        connection.execute("UPDATE documents SET content_hash = '', chunks = chunks - 1 WHERE source = ?", (source,))
-        connection.execute("DELETE FROM files WHERE file = (SELECT file FROM documents WHERE source = ?)", (source,))
-        connection.execute("DELETE FROM documents WHERE source = ? AND chunks = 0", (source,))
-
-
-def _forget_file(connection: sqlite3.Connection, file: str, kept: Collection[str]) -> None:
-    for (source,) in connection.execute("SELECT source FROM documents WHERE file = ?", (file,)).fetchall():
-        if source not in kept:
-            _drop(connection, source)
-    connection.execute("DELETE FROM files WHERE file = ?", (file,))

@@ -1,5 +1,6 @@
 """Knowledge bases as a whole: list, describe, make, empty, delete."""
 
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from ingest.collection import collection_name as first_name
 from ingest.collection import (
     drop_others,
     fingerprint,
+    index_lock_path,
     journal_path,
     lock_path,
     make_collection,
@@ -33,6 +35,19 @@ class UnknownKnowledgeBase(Exception):
         others = f"there are: {', '.join(known)}" if known else "there is none yet"
         super().__init__(f"no knowledge base {name!r} ({others}); make it with `groundwell ingest FOLDER`")
         self.name, self.known = name, known
+
+
+class EmbedderMismatch(Exception):
+    """The knowledge base was made with another embedder, whose vectors cannot be compared with this one's."""
+
+    def __init__(self, name: str, stored: dict[str, str], given: dict[str, str]) -> None:
+        quoted = shlex.quote(name)
+        super().__init__(
+            f"knowledge base {name!r} was made with {_shown(stored)}, but the embedder is now {_shown(given)}: set the"
+            f" first one again, re-index what is stored with `groundwell knowledge-bases reindex {quoted}`, or read the"
+            f" files again with `groundwell ingest FOLDER --knowledge-base {quoted} --rebuild`"
+        )
+        self.name, self.stored, self.given = name, stored, given
 
 
 @dataclass(frozen=True)
@@ -134,6 +149,7 @@ def delete(folder: Path, name: str) -> None:
         drop_others(open_chroma(folder), name, live=None)
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
+        index_lock_path(folder, name).unlink(missing_ok=True)
         lock_path(folder, name).unlink()
     if not was_there:
         raise unknown(folder, name)
@@ -164,3 +180,7 @@ def _own_bytes(folder: Path, name: str, collection: "Collection") -> int:
 
 def _shared_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in (folder / "chroma").glob("chroma.sqlite3*"))
+
+
+def _shown(fingerprint: dict[str, str]) -> str:
+    return f"{fingerprint['model']} (revision {fingerprint.get('revision', 'unknown')})"

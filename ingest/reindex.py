@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingest import index
 from ingest.collection import (
     drop_others,
     fingerprint,
@@ -13,7 +14,6 @@ from ingest.collection import (
     lock_path,
     make_collection,
     next_collection_name,
-    open_chroma,
 )
 from ingest.journal import Journal, in_batches
 from ingest.knowledge_bases import exists, unknown
@@ -52,15 +52,17 @@ def reindex(folder: Path, name: str, embedder: "EmbedderLike", progress: Progres
     if not exists(folder, name):
         raise unknown(folder, name)
     with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
-        client, live = open_chroma(folder), journal.live()
+        live = str(journal.live())
+        client, old = index.load(folder, name, live)
         drop_others(client, name, live)
-        old = client.get_collection(str(live), embedding_function=None)
         if fingerprint(old) == embedder.fingerprint:
             return False
         _check_lengths(name, journal, old, embedder)
         new = make_collection(client, next_collection_name(name, journal.generation()), name, embedder)
         _copy(journal, old, new, embedder, progress, min(BATCH, client.get_max_batch_size()))
+        index.write(folder, name, new.name)
         journal.switch(new.name)
+        journal.note_written()
         drop_others(client, name, new.name)
     return True
 

@@ -27,7 +27,7 @@ TABLES = (
 the chunk's text. `generation` rises with every change, so that a reader sees that it is behind. `documents.file`: the
 file a document came from, a container or the document itself; null where no file was. `files`: those that were read
 to their end. `about`: `live`, the Chroma collection that answers (none: the knowledge base is deleted or not yet made),
-`last_run`, and `lexical`, the version of the terms in the lexical index."""
+`last_run`, `lexical`, the version of the lexical index's terms, `unwritten`: rows in Chroma's log only."""
 FROM_1 = (
     "ALTER TABLE documents ADD COLUMN file TEXT",
     "UPDATE documents SET file = source",

@@ -1,7 +1,6 @@
 """`KnowledgeBase`: one Chroma collection with its embedder's fingerprint, and the journal beside it; reading side."""
 
 import logging
-import shlex
 import sqlite3
 import threading
 import time
@@ -15,16 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from ingest.collection import drop_others, fingerprint, journal_path, lock_path, open_chroma
+from ingest import index
+from ingest.collection import drop_others, fingerprint, journal_path, lock_path
 from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument, in_batches
-from ingest.knowledge_bases import exists, make, start_over, unknown
+from ingest.knowledge_bases import EmbedderMismatch, exists, make, start_over, unknown
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.metadata import where as chroma_where
 from ingest.metadata import with_place
 from ingest.vector_store import LangChainVectorStore
 
 if TYPE_CHECKING:
+    from chromadb.api import ClientAPI
     from chromadb.api.models.Collection import Collection
 
     from ingest.writer import Writer
@@ -34,24 +35,13 @@ REOPEN_SECONDS = 2.0
 RETRY_AFTER_SECONDS = (0.0, 0.05, 0.2)
 LOOKED_PAST = 1000
 """Chunks of unfinished documents that a query looks past at most."""
+UNWRITTEN_AFTER_RUN = 1000
+"""Rows that may stay in Chroma's log alone when a run ends; writing them takes longer than many small runs."""
 DEEPER = 4
 """So many times as many candidates are looked at when too few of them meet a condition."""
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-
-
-class EmbedderMismatch(Exception):
-    """The knowledge base was made with another embedder, whose vectors cannot be compared with this one's."""
-
-    def __init__(self, name: str, stored: dict[str, str], given: dict[str, str]) -> None:
-        quoted = shlex.quote(name)
-        super().__init__(
-            f"knowledge base {name!r} was made with {_shown(stored)}, but the embedder is now {_shown(given)}: set the"
-            f" first one again, re-index what is stored with `groundwell knowledge-bases reindex {quoted}`, or read the"
-            f" files again with `groundwell ingest FOLDER --knowledge-base {quoted} --rebuild`"
-        )
-        self.name, self.stored, self.given = name, stored, given
 
 
 class KnowledgeBase(LangChainVectorStore):
@@ -196,14 +186,21 @@ class KnowledgeBase(LangChainVectorStore):
         with writer_lock(lock_path(self.folder, self.name), self.name):
             if not self._wrote_last or self._is_behind():
                 self._load()
-                drop_others(self._client, self.name, self._collection.name)
+                drop_others(self._client, self.name, self.collection.name)
                 self._mend_lexical()
             self._is_writing = True
             try:
-                yield Writer(self, self._collection, self._batch)
+                yield Writer(self, self._batch)
+                if self.journal.unwritten() >= UNWRITTEN_AFTER_RUN:
+                    self.write_index()
                 self.journal.note_run(datetime.now().astimezone().isoformat(timespec="seconds"))
             finally:
                 self._generation, self._is_writing, self._wrote_last = self.journal.generation(), False, True
+
+    def write_index(self) -> None:
+        """Bring Chroma's index files up to date; for the writer."""
+        self._use(*index.write(self.folder, self.name, self.collection.name))
+        self.journal.note_written()
 
     def ask(self, question: Callable[["Collection"], Result]) -> Result:
         """Put a question to Chroma, on an index that is at most REOPEN_SECONDS old.
@@ -256,33 +253,41 @@ class KnowledgeBase(LangChainVectorStore):
             )
 
     def _current(self) -> "Collection":
-        if self._outdated or (time.monotonic() - self._loaded > REOPEN_SECONDS and self._is_behind()):
+        if self._outdated:
             self._load()
-        return self._collection
+        elif (self.is_empty or time.monotonic() - self._loaded > self._pause) and self._is_behind():
+            self._load(wait=False)
+        return self.collection
 
     def _is_behind(self) -> bool:
         """Whether another process has written since the index was loaded; the writer sees what it writes itself."""
         return not self._is_writing and self.journal.generation() != self._generation
 
-    def _load(self) -> None:
+    def _load(self, *, wait: bool = True) -> None:
         """Load the index as it is on disk now; a Chroma client never sees what another process has written since."""
         with self._lock:
             if self.journal.live() is None and exists(self.folder, self.name):  # deleted and made again
                 self.journal = Journal(journal_path(self.folder, self.name))
-            generation, live = self.journal.generation(), self.journal.live()
+            began, generation, live = time.monotonic(), self.journal.generation(), self.journal.live()
             if live is None:
                 raise unknown(self.folder, self.name)
-            client = open_chroma(self.folder)
-            collection = client.get_collection(live, embedding_function=None)
+            try:
+                client, collection = index.load(self.folder, self.name, live, wait=wait)
+            except index.IndexBusy:  # ask the index that is loaded, and look again later
+                self._loaded = time.monotonic()
+                return
             if (stored := fingerprint(collection)) != self.embedder.fingerprint:
+                self._outdated = True
                 raise EmbedderMismatch(self.name, stored, self.embedder.fingerprint)
-            self._client, self._collection, self._batch = client, collection, client.get_max_batch_size()
-            self._generation, self._loaded, self._outdated = generation, time.monotonic(), False
+            self._use(client, collection)
+            self._generation, self._outdated = generation, False
+            # A large index must not be loaded again and again while another process writes to it.
+            self._pause = max(REOPEN_SECONDS, self._loaded - began)
+
+    def _use(self, client: "ClientAPI", collection: "Collection") -> None:
+        self._client, self.collection, self._batch = client, collection, client.get_max_batch_size()
+        self._loaded, self.is_empty = time.monotonic(), collection.count() == 0
 
 
 def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any = None) -> Any:
     return collection.get(ids=ids, where=where, include=include)
-
-
-def _shown(fingerprint: dict[str, str]) -> str:
-    return f"{fingerprint['model']} (revision {fingerprint.get('revision', 'unknown')})"

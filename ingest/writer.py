@@ -3,16 +3,16 @@
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.index import index_lock
 from ingest.journal import StoredChunk, StoredDocument, in_batches
 from ingest.metadata import OF_A_CHUNK, Flat, flatten
 from ingest.split import Chunk
 
 if TYPE_CHECKING:
-    from chromadb.api.models.Collection import Collection as ChromaCollection
-
     from ingest.store import KnowledgeBase
 
 
@@ -41,6 +41,9 @@ Place = tuple[PreparedDocument, int]
 """A chunk: its document and its number in it."""
 Vectors = dict[bytes, Any]
 """A vector for each digest of a text."""
+LEAST_UNWRITTEN = 10_000
+"""Rows after which the index files are written, or a tenth of all if that is more: a reader takes as many from the log
+each time it loads (about 6,000 a second), and writing takes time with the size of the whole."""
 
 
 class Writer:
@@ -51,9 +54,10 @@ class Writer:
     next run finds the vectors of what is pending and embeds none of them again; `sweep` ends with nothing pending.
     """
 
-    def __init__(self, knowledge_base: "KnowledgeBase", collection: "ChromaCollection", batch: int) -> None:
-        self._knowledge_base, self._collection, self._batch = knowledge_base, collection, batch
+    def __init__(self, knowledge_base: "KnowledgeBase", batch: int) -> None:
+        self._knowledge_base, self._batch = knowledge_base, batch
         self._journal = knowledge_base.journal
+        self._is_empty = knowledge_base.is_empty
         self._recent: deque[Vectors] = deque(maxlen=2)
 
     def embed(self, places: list[Place]) -> Vectors:
@@ -70,8 +74,21 @@ class Writer:
         stored = [document.stored_chunk(index) for document, index in places]
         vectors = self.embed(places) if vectors is None else vectors
         self._journal.announce(stored)
+        with self._making_index():
+            self._upsert(places, stored, vectors)
+        self._is_empty = False
+        unwritten = self._journal.unwritten()
+        if unwritten >= LEAST_UNWRITTEN and unwritten >= self._journal.count()[1] // 10:
+            self._knowledge_base.write_index()
+
+    def _making_index(self) -> AbstractContextManager[None]:
+        """The first rows make the index files, which must not happen while another process loads them."""
+        folder, name = self._knowledge_base.folder, self._knowledge_base.name
+        return index_lock(folder, name, exclusive=True) if self._is_empty else nullcontext()
+
+    def _upsert(self, places: list[Place], stored: list[StoredChunk], vectors: Vectors) -> None:
         for batch in in_batches(zip(places, stored, strict=True), self._batch):
-            self._collection.upsert(
+            self._knowledge_base.collection.upsert(
                 ids=[chunk.id for _, chunk in batch],
                 embeddings=[vectors[chunk.digest] for _, chunk in batch],
                 documents=[chunk.text for _, chunk in batch],
@@ -103,7 +120,7 @@ class Writer:
     def sweep(self) -> None:
         """Drop everything from Chroma that belongs to no document."""
         for ids in in_batches(self._journal.pending(), self._batch):
-            self._collection.delete(ids=ids)
+            self._knowledge_base.collection.delete(ids=ids)
             self._journal.forget(ids)
 
     def _vectors(self, chunks: Iterable[StoredChunk]) -> Vectors:

@@ -1,0 +1,66 @@
+"""The rows of the journal: a document, a chunk, and what storing and dropping one does to the tables."""
+
+import sqlite3
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ingest import lexical
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document in the knowledge base; `problems` are what its file holds and its text does not."""
+
+    source: str
+    content_hash: str
+    chunks: int
+    problems: tuple[str, ...] = ()
+    file: str | None = None
+    """The file it came from: itself, or the archive or mail it is in. None: it was added without a file."""
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """What the journal keeps of a chunk; `text` goes to the lexical index only."""
+
+    id: str
+    digest: bytes
+    text: str
+
+
+def count_unwritten(connection: sqlite3.Connection, rows: int) -> None:
+    query = "INSERT INTO about VALUES ('unwritten', ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"
+    connection.execute(query, (rows,))
+
+
+def insert(connection: sqlite3.Connection, chunk: StoredChunk, source: str) -> None:
+    inserted = connection.execute(
+        "INSERT INTO chunks (id, digest, source) VALUES (?, ?, ?)", (chunk.id, chunk.digest, source)
+    )
+    lexical.add(connection, inserted.lastrowid or 0, chunk.text)
+    connection.execute("DELETE FROM pending WHERE id = ?", (chunk.id,))
+
+
+def drop(connection: sqlite3.Connection, source: str) -> None:
+    for (rowid,) in connection.execute("SELECT rowid FROM chunks WHERE source = ?", (source,)).fetchall():
+        lexical.remove(connection, rowid)
+    connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE source = ?", (source,))
+    connection.execute("DELETE FROM chunks WHERE source = ?", (source,))
+    connection.execute("DELETE FROM documents WHERE source = ?", (source,))
+
+
+def drop_chunk(connection: sqlite3.Connection, id_: str) -> None:
+    for rowid, source in connection.execute("SELECT rowid, source FROM chunks WHERE id = ?", (id_,)).fetchall():
+        lexical.remove(connection, rowid)
+        connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE rowid = ?", (rowid,))
+        connection.execute("DELETE FROM chunks WHERE rowid = ?", (rowid,))
+        connection.execute("UPDATE documents SET content_hash = '', chunks = chunks - 1 WHERE source = ?", (source,))
+        connection.execute("DELETE FROM files WHERE file = (SELECT file FROM documents WHERE source = ?)", (source,))
+        connection.execute("DELETE FROM documents WHERE source = ? AND chunks = 0", (source,))
+
+
+def forget_file(connection: sqlite3.Connection, file: str, kept: Collection[str]) -> None:
+    for (source,) in connection.execute("SELECT source FROM documents WHERE file = ?", (file,)).fetchall():
+        if source not in kept:
+            drop(connection, source)
+    connection.execute("DELETE FROM files WHERE file = ?", (file,))
