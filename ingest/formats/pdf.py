@@ -40,13 +40,13 @@ def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
 
 def _headings(markdown: str, text: str) -> Iterator[tuple[int, int, str]]:
     """The headings that kreuzberg made out by the size of their letters, where they are a line of the pages' text."""
-    searched = 0
+    lines, searched = f"\n{text}\n", 0
     for _, level, title in markdown_headings(markdown):
         title = ESCAPED.sub(r"\1", title)
-        line = re.compile(rf"^[ \t]*{re.escape(title)}[ \t]*$", re.MULTILINE).search(text, searched)
-        if line:
-            yield line.start(), level, title
-            searched = line.end()
+        at = lines.find(f"\n{title}\n", searched)
+        if at >= 0:
+            yield at, level, title
+            searched = at + len(title)
 
 
 def _recognised(raw: bytes, pages: list[int]) -> tuple[dict[int, str], str]:

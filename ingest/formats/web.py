@@ -11,18 +11,11 @@ from zipfile import BadZipFile, ZipFile
 from ingest.decode import decode
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.archive import Allowance
-from ingest.formats.assembly import Assembly, table
+from ingest.formats.article import keep_article
+from ingest.formats.assembly import Assembly
 from ingest.formats.extraction import document, extract
 
 DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
-UNSEEN = "//head|//script|//style|//template|//svg|//comment()|//processing-instruction()"
-ARTICLE = "ancestor-or-self::main or ancestor-or-self::article or ancestor-or-self::*[@role='main']"
-AROUND = (
-    f"//*[self::nav or self::footer or @role='navigation' or @role='contentinfo' or @role='search'][not({ARTICLE})]"
-)
-LISTS = f"//*[self::ul or self::ol or self::div or self::p][.//a][not({ARTICLE})]"
-MENU_LINKS, MENU_SHARE, MENU_LABEL = 3, 0.9, 30
-"""A block is a menu when it has that many links, that share of its text is links, and they are that short."""
 CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}rootfile"
 OPF = "{http://www.idpf.org/2007/opf}"
 DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
@@ -72,77 +65,21 @@ def _page(raw: bytes) -> Any:
     text = decode(raw, declared=declared and declared[1].decode("ascii"))
     if not text.strip():
         return None
-    return etree.fromstring(text.encode(), etree.HTMLParser(encoding="utf-8", huge_tree=True))
+    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True)
+    page = etree.fromstring(text.encode(), parser)
+    if any(error.type_name == "ERR_RESOURCE_LIMIT" for error in parser.error_log):
+        raise Unreadable("is a page of more than 2,048 elements in each other, which is where its reader ends")
+    return page
 
 
 def _markdown(page: Any) -> str:
     from lxml import etree
 
-    whole = _text(page)
-    for element in page.xpath(UNSEEN):
-        _replace(element, " " if isinstance(element.tag, str) else "")
-    for picture in page.xpath("//img"):
-        _replace(picture, picture.get("alt", ""))
-    for grid in page.xpath("//table[not(.//table)]"):
-        _spell_out(grid)
+    keep_article(page)
+    # We have taken out what is around the text; kreuzberg's own way would take asides and forms out of it too.
+    everything = {"extract_metadata": False, "preprocessing": {"enabled": False, "remove_navigation": False}}
     body = etree.tostring(page, encoding="unicode", method="html")
-    for element in [*page.xpath(AROUND), *filter(_is_menu, page.xpath(LISTS))]:
-        _replace(element, " ")
-    if _text(page) or not whole:
-        body = etree.tostring(page, encoding="unicode", method="html")
-    return extract(body.encode(), "text/html", html_options=_keep_all()).content
-
-
-def _keep_all() -> dict[str, Any]:
-    """We have taken out what is around the text; kreuzberg's own way would take asides and forms out of it too."""
-    return {"extract_metadata": False, "preprocessing": {"enabled": False, "remove_navigation": False}}
-
-
-def _is_menu(element: Any) -> bool:
-    """Whether it is short links and hardly anything else."""
-    labels = [_letters("".join(link.itertext())) for link in element.iter("a")]
-    linked = sum(labels)
-    is_short = linked <= MENU_LABEL * len(labels)
-    return len(labels) >= MENU_LINKS and is_short and linked >= MENU_SHARE * _letters(_text(element))
-
-
-def _letters(text: str) -> int:
-    return sum(map(str.isalnum, text))
-
-
-def _text(element: Any) -> str:
-    return " ".join("".join(element.xpath(".//text()[not(ancestor::script or ancestor::style)]")).split())
-
-
-def _replace(element: Any, text: str) -> None:
-    """Put text in an element's place; what follows it stays."""
-    parent, after = element.getparent(), text + (element.tail or "")
-    if parent is None:
-        return
-    before = element.getprevious()
-    if before is not None:
-        before.tail = (before.tail or "") + after
-    else:
-        parent.text = (parent.text or "") + after
-    parent.remove(element)
-
-
-def _spell_out(grid: Any) -> None:
-    """Make each row of a table a paragraph with the header's names."""
-    from lxml import etree
-
-    rows = [["".join(cell.itertext()) for cell in row.iter("th", "td")] for row in grid.iter("tr")]
-    if len(rows) < 2 or max(map(len, rows)) < 2:
-        return
-    caption = [element for element in grid if element.tag == "caption"]
-    for child in grid:
-        grid.remove(child)
-    grid.tag, grid.text = "div", ""
-    for element in caption:
-        element.tag = "p"
-    grid.extend(caption)
-    for line in table(rows).split("\n"):
-        etree.SubElement(grid, "p").text = line
+    return extract(body.encode(), "text/html", html_options=everything).content
 
 
 def _part(book: ZipFile, path: str, allowance: Allowance) -> bytes:

@@ -45,7 +45,7 @@ def test_an_article_of_links_in_running_text_stays(read: Callable) -> None:
 
 
 def test_each_row_of_a_table_keeps_its_header(read: Callable) -> None:
-    rows = "<tr><th>代码</th><th>Days</th></tr><tr><td>A</td><td>5</td></tr><tr><td>B</td><td></td></tr>"
+    rows = "<tr><th>代码</th><th>Days</th></tr><tr><td><div>A</div></td><td><p>5</td></tr><tr><td>B</td><td></td></tr>"
     text = read("a.html", f"<p>x</p><table><caption>Kinds</caption><tbody>{rows}</table>after").text
     assert text.split("\n\n") == ["x", "Kinds", "代码; Days", "代码: A; Days: 5", "代码: B", "after\n"]
 
@@ -53,6 +53,32 @@ def test_each_row_of_a_table_keeps_its_header(read: Callable) -> None:
 def test_a_picture_gives_its_description_only(read: Callable) -> None:
     page = '<p>a<img alt="Chart 图" src="data:image/png;base64,AAAA">b<img src=x.png></p>'
     assert read("a.html", page).text.strip() == "aChart 图b"
+
+
+@pytest.mark.parametrize("tag", ["div", "b", "blockquote", "table><tr><td", "ul><li"])
+@pytest.mark.parametrize("depth", [10, 50, 600])
+def test_text_however_deep_is_not_lost(read: Callable, tag: str, depth: int) -> None:
+    text = read("a.html", f"{ARTICLE}{f'<{tag}>' * depth}deep 深<p>below</p>").text
+    assert "员工每年有十二天年假" in text
+    assert "deep 深" in text
+    assert "below" in text
+
+
+def test_a_page_that_is_too_deep_to_be_read_is_said_to_be(failure: Callable) -> None:
+    assert "more than 2,048 elements in each other" in failure("a.html", f"{ARTICLE}{'<div>' * 5000}deep")
+
+
+def test_a_table_that_arranges_the_page_is_no_table(read: Callable) -> None:
+    inner = "<h2>年假</h2><ul><li>one</ul><table><tr><th>Code<th>Days<tr><td>A<td>5</table>"
+    page = f"<table><tr><td><table><tr><td>{inner}<td>side</table><td>right<tr><td>below<td></table>"
+    words = "## 年假 - one Code; Days Code: A; Days: 5 side right below"
+    assert " ".join(read("a.html", page).text.split()) == words
+
+
+def test_a_page_of_many_elements_is_read_in_a_moment(read: Callable) -> None:
+    """Quadratic work would take minutes, and the test's limit of time."""
+    row = "<div><p>para <a href=1>link</a> more words</p></div>"
+    assert read("a.html", row * 50_000).text.count("more words") == 50_000
 
 
 def test_the_title_is_metadata(read: Callable) -> None:
