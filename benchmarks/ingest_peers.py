@@ -22,8 +22,13 @@ from ingest.store import KnowledgeBase
 from llm.embeddings import Embedder
 from llm.models import resolve
 
-CHARACTERS = 1000
-"""Of a chunk: about our 320 tokens of mixed text; both count characters or other tokens than the model's."""
+
+def tokens(text: str) -> list[tuple[int, int]]:
+    """All three cut by the model's own tokens: by characters, the model would read half of a Chinese chunk only."""
+    return TOKENIZER.offsets(text)
+
+
+TOKENIZER = Embedder()
 ROUNDS = 2
 
 
@@ -53,7 +58,9 @@ def with_langchain(documents: Path, store: Path, embeddings: Embeddings) -> int:
     from langchain_text_splitters import RecursiveCharacterTextSplitter
 
     loader = DirectoryLoader(str(documents), glob="**/*.txt", loader_cls=TextLoader)
-    splitter = RecursiveCharacterTextSplitter(chunk_size=CHARACTERS, chunk_overlap=0)
+    splitter = RecursiveCharacterTextSplitter(
+        chunk_size=TOKENIZER.max_tokens, chunk_overlap=0, length_function=lambda text: len(tokens(text))
+    )
     chunks = splitter.split_documents(loader.load())
     Chroma.from_documents(chunks, embeddings, persist_directory=str(store))
     return len(chunks)
@@ -83,7 +90,7 @@ def with_llama_index(documents: Path, store: Path, embeddings: Embeddings) -> in
     loaded = SimpleDirectoryReader(str(documents), recursive=True).load_data()
     collection = chromadb.PersistentClient(str(store)).create_collection("bench")
     context = StorageContext.from_defaults(vector_store=ChromaVectorStore(chroma_collection=collection))
-    splitter = SentenceSplitter(chunk_size=320, chunk_overlap=0)
+    splitter = SentenceSplitter(chunk_size=TOKENIZER.max_tokens, chunk_overlap=0, tokenizer=tokens)
     VectorStoreIndex.from_documents(loaded, storage_context=context, embed_model=Given(), transformations=[splitter])
     return collection.count()
 
