@@ -143,7 +143,7 @@ class Journal:
 
     def pending(self) -> list[str]:
         """Ids that may be in Chroma and belong to no document."""
-        return [id_ for (id_,) in self._rows("SELECT id FROM pending")]
+        return [id_ for (id_,) in self._rows("SELECT id FROM pending WHERE id NOT IN (SELECT id FROM chunks)")]
 
     def announce(self, chunks: Iterable[StoredChunk]) -> None:
         """Note chunks that are about to be written to Chroma."""

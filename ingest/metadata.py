@@ -58,7 +58,7 @@ def where(conditions: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return each[0] if len(each) == 1 else {"$and": each} if each else None
 
 
-def with_place(document: Document, source: str) -> Document:
+def with_place(document: Document, source: str | None) -> Document:
     """The chunk with all that a citation needs; one that was added without a file may lack it: it is its own text."""
     about = document.metadata
     start, end = about.get("start"), about.get("end")

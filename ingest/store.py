@@ -148,8 +148,10 @@ class KnowledgeBase(LangChainVectorStore):
         where there is one; and what the document brought with it.
         """
         stored = self.stored(ids)
-        sources = self.journal.sources(id_ for id_ in stored if not isinstance(stored[id_].metadata.get("source"), str))
-        return [with_place(stored[id_], sources.get(id_, "")) for id_ in ids if id_ in stored]
+        nameless = [id_ for id_ in stored if not isinstance(stored[id_].metadata.get("source"), str)]
+        sources = self.journal.sources(nameless)
+        gone = {id_ for id_ in nameless if id_ not in sources}
+        return [with_place(stored[id_], sources.get(id_)) for id_ in ids if id_ in stored and id_ not in gone]
 
     def stored(self, ids: Iterable[str]) -> dict[str, Document]:
         """Those chunks that are there, with the metadata as they are stored."""

@@ -71,11 +71,14 @@ class Writer:
 
     def add(self, places: list[Place], vectors: Vectors | None = None) -> None:
         """Write chunks to Chroma, with the vectors that `embed` gave for them; without these, embed them first."""
-        stored = [document.stored_chunk(index) for document, index in places]
         vectors = self.embed(places) if vectors is None else vectors
-        self._journal.announce(stored)
+        chunks = [document.stored_chunk(index) for document, index in places]
+        # An id names all that is stored with it. What a document holds must not become pending: a sweep would drop it.
+        known = self._journal.known(chunk.id for chunk in chunks)
+        new = [(place, chunk) for place, chunk in zip(places, chunks, strict=True) if chunk.id not in known]
+        self._journal.announce(chunk for _, chunk in new)
         with self._making_index():
-            self._upsert(places, stored, vectors)
+            self._upsert(new, vectors)
         self._is_empty = False
         unwritten = self._journal.unwritten()
         if unwritten >= LEAST_UNWRITTEN and unwritten >= self._journal.count()[1] // 10:
@@ -86,8 +89,8 @@ class Writer:
         folder, name = self._knowledge_base.folder, self._knowledge_base.name
         return index_lock(folder, name, exclusive=True) if self._is_empty else nullcontext()
 
-    def _upsert(self, places: list[Place], stored: list[StoredChunk], vectors: Vectors) -> None:
-        for batch in in_batches(zip(places, stored, strict=True), self._batch):
+    def _upsert(self, new: list[tuple[Place, StoredChunk]], vectors: Vectors) -> None:
+        for batch in in_batches(new, self._batch):
             self._knowledge_base.collection.upsert(
                 ids=[chunk.id for _, chunk in batch],
                 embeddings=[vectors[chunk.digest] for _, chunk in batch],

@@ -10,8 +10,10 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_tests.integration_tests.vectorstores import VectorStoreIntegrationTests
 
+from ingest.knowledge_bases import EmbedderMismatch
 from ingest.pipeline import ingest
-from ingest.store import EmbedderMismatch, KnowledgeBase
+from ingest.store import KnowledgeBase
+from ingest.writer import Writer
 from tests.fakes import WordCountEmbedder
 
 
@@ -75,6 +77,24 @@ def test_a_shorter_text_of_the_same_id_takes_the_place_of_a_long_one(knowledge_b
     assert knowledge_base.count() == (1, 1)
     assert knowledge_base.journal.pending() == []
     assert knowledge_base.ask(lambda collection: collection.count()) == 1
+
+
+@pytest.mark.parametrize("step", ["add", "commit"])
+def test_adding_the_same_again_may_be_killed_and_loses_nothing(knowledge_base, opened, embedder, monkeypatch, step):
+    knowledge_base.add_texts(["年假为十二天"], [{"a": 1}], ids=["1"])
+    original = getattr(Writer, step)
+
+    def die(self, *arguments) -> None:
+        original(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            knowledge_base.add_texts(["年假为十二天"], [{"a": 1}], ids=["1"])
+    again = opened(embedder)
+    again.add_texts(["other"])  # sweeps what the killed one left
+    assert again.similarity_search("年假为十二天", k=1) == [Document("年假为十二天", id="1", metadata={"a": 1})]
 
 
 def test_of_equal_ids_in_one_call_the_last_stays(knowledge_base) -> None:

@@ -36,18 +36,21 @@ def test_readers_that_load_all_the_time_neither_fall_nor_spoil_the_index(tmp_pat
     knowledge_base = KnowledgeBase.open(tmp_path, "team", embedder, create=True)
     command = [sys.executable, "-X", "faulthandler", "-c", READER, str(tmp_path)]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    texts = [f"number {number} of {number * 7919 % 5003} and 第{number * 31 % 997}" for number in range(3000)]
+    texts = [f"number {number} of {number * 7919 % 5003} and 第{number * 31 % 997}" for number in range(1500)]
     for reader in readers:
         assert reader.stdout and reader.stdout.readline() == "asked\n"
-    for _ in range(2):
+    for again in (" once", ""):
         for start in range(0, len(texts), 250):
-            some = texts[start : start + 250]
+            some = [text + again for text in texts[start : start + 250]]
             knowledge_base.add_texts(some, ids=[str(start + number) for number in range(len(some))])
     (tmp_path / "written").touch()
+    ended = []
     for reader in readers:
         _, errors = reader.communicate(timeout=60)
-        assert (reader.returncode, errors) == (0, "")
+        ended.append((reader.returncode, errors))
+    assert ended == [(0, "")] * len(readers)
     for one in (knowledge_base, KnowledgeBase.open(tmp_path, "team", embedder)):
-        assert one.count() == (3000, 3000)
-        assert all(one.dense(embedder.embed_query(text), 1)[0][1] == pytest.approx(1, abs=1e-5) for text in texts)
+        assert one.count() == (1500, 1500)
+        best = [one.dense(embedder.embed_query(text), 1)[0][1] for text in texts]
+        assert min(best) == pytest.approx(1, abs=1e-5), sum(score < 0.9999 for score in best)
         one.close()
