@@ -1,13 +1,11 @@
 """OpenDocument text and slides: the content in its order, headers and footers once, notes where they are called."""
 
 from collections.abc import Iterator
-from io import BytesIO
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
-from ingest.formats.archive import Allowance
 from ingest.formats.assembly import Assembly, table
+from ingest.formats.package import Package
 
 NAMES = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
 TEXT, TABLE, DRAW, OFFICE, STYLE = (NAMES % name for name in ("text", "table", "drawing", "office", "style"))
@@ -18,60 +16,35 @@ LONGEST_REPEAT = 100
 
 def read_text(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """An .odt."""
-    content, styles, metadata = _parts(raw, options)
-    parts = Assembly()
+    package, parts = _opened(raw, options), Assembly()
+    styles = package.root("styles.xml")
     for text in _margins(styles, "header"):
         parts.block(text)
-    _add(content.find(f"{OFFICE}body"), parts)
+    _add(package.root("content.xml").find(f"{OFFICE}body"), parts)
     for text in _margins(styles, "footer"):
         parts.block(text)
-    return parts.document(source, metadata=metadata)
+    return parts.document(source, metadata=package.metadata("meta.xml"))
 
 
 def read_slides(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """An .odp, a place for each slide."""
-    content, _, metadata = _parts(raw, options)
-    parts = Assembly("slide")
-    for number, page in enumerate(content.iter(f"{DRAW}page"), 1):
+    package, parts = _opened(raw, options), Assembly("slide")
+    for number, page in enumerate(package.root("content.xml").iter(f"{DRAW}page"), 1):
         parts.place(number)
         _add(page, parts)
-    return parts.document(source, metadata=metadata)
+    return parts.document(source, metadata=package.metadata("meta.xml"))
 
 
-def _parts(raw: bytes, options: LoadOptions) -> tuple[Any, Any, dict[str, str]]:
-    """The roots of the content and of the styles, and the metadata."""
-    from lxml import etree
-
-    allowance = Allowance(options)
-    try:
-        with ZipFile(BytesIO(raw)) as package:
-            names = [name for name in ("content.xml", "styles.xml", "meta.xml") if name in package.namelist()]
-            if "META-INF/manifest.xml" in package.namelist() and b"encryption-data" in package.read(
-                "META-INF/manifest.xml"
-            ):
-                raise Unreadable(
-                    "is protected by a password, and such OpenDocument files are not opened: save it without"
-                )
-            roots = {}
-            for name in names:
-                with package.open(name) as stream:
-                    roots[name] = etree.fromstring(allowance.read(stream))
-        content = roots["content.xml"]
-    except (BadZipFile, KeyError, etree.XMLSyntaxError) as error:
-        raise Unreadable(f"is broken or not what its suffix says ({error})") from error
-    return content, roots.get("styles.xml"), _metadata(roots.get("meta.xml"))
-
-
-def _metadata(root: Any) -> dict[str, str]:
-    if root is None:
-        return {}
-    said = {"title": root.find(f".//{DUBLIN_CORE}title"), "author": root.find(f".//{DUBLIN_CORE}creator")}
-    return {name: one.text.strip() for name, one in said.items() if one is not None and (one.text or "").strip()}
+def _opened(raw: bytes, options: LoadOptions) -> Package:
+    package = Package(raw, options)
+    if b"encryption-data" in package.content("META-INF/manifest.xml"):
+        raise Unreadable("is protected by a password, and such OpenDocument files are not opened: save it without")
+    return package
 
 
 def _margins(styles: Any, kind: str) -> list[str]:
     """The distinct texts of all headers or footers."""
-    found = [] if styles is None else [one for one in styles.iter() if _is_margin(one, kind)]
+    found = [one for one in styles.iter() if _is_margin(one, kind)]
     texts = [" ".join(" ".join(map(_inline, one)).split()) for one in found]
     return [text for text in dict.fromkeys(texts) if any(map(str.isalpha, text))]
 

@@ -7,7 +7,7 @@ from typing import Any
 from ingest.document import LoadedDocument, LoadOptions
 from ingest.formats.assembly import Assembly, table
 from ingest.formats.extraction import recognised_pictures
-from ingest.formats.protected import opened
+from ingest.formats.package import Package
 
 A_TEXT = "{http://schemas.openxmlformats.org/drawingml/2006/main}t"
 A_PARAGRAPH = "{http://schemas.openxmlformats.org/drawingml/2006/main}p"
@@ -18,7 +18,8 @@ def read_pptx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """A .pptx, a place for each slide; slides that hold a picture and no text are a problem."""
     import pptx
 
-    presentation = pptx.Presentation(BytesIO(opened(raw, options.passwords)))
+    package = Package(raw, options)
+    presentation = pptx.Presentation(BytesIO(package.raw))
     parts, silent, why = Assembly("slide"), [], ""
     for number, slide in enumerate(presentation.slides, 1):
         parts.place(number)
@@ -28,10 +29,8 @@ def read_pptx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
         why = why or reason
         if pictures and not recognised:
             silent.append(number)
-    core = presentation.core_properties
-    metadata = {name: value for name, value in (("title", core.title), ("author", core.author)) if value}
     problems = (f"slides of pictures without text: {', '.join(map(str, silent))}{why}",) if silent else ()
-    return parts.document(source, problems=problems, metadata=metadata)
+    return parts.document(source, problems=problems, metadata=package.metadata())
 
 
 def _slide(slide: Any, parts: Assembly) -> Iterator[str]:

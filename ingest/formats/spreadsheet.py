@@ -3,16 +3,14 @@
 import csv
 import datetime
 import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from posixpath import dirname, join, normpath
 from typing import Any
 
 from ingest.decode import clean, decode
 from ingest.document import LoadedDocument, LoadOptions
 from ingest.formats.assembly import Assembly, one_line, row_line
-from ingest.formats.protected import opened
+from ingest.formats.package import Package
 
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -34,10 +32,10 @@ def read_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocume
     """Each sheet is a place, named like it; formulas as the values that were computed last; comments at the end."""
     from python_calamine import CalamineWorkbook
 
-    plain = opened(raw, options.passwords)
-    workbook = CalamineWorkbook.from_filelike(io.BytesIO(plain))
+    package = Package(raw, options)
+    workbook = CalamineWorkbook.from_filelike(io.BytesIO(package.raw))
     parts = Assembly("sheet", separator="\n")
-    comments = _comments(plain) if _suffix(source) in (".xlsx", ".xlsm") else {}
+    comments = _comments(package) if _suffix(source) in (".xlsx", ".xlsm") else {}
     for name in workbook.sheet_names:
         lines = [*_rows(workbook.get_sheet_by_name(name).to_python()), *comments.get(name, [])]
         if lines:
@@ -45,7 +43,7 @@ def read_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocume
             parts.heading(2, name)
         for line in lines:
             parts.block(line)
-    return parts.document(source, line_is_unit=True)
+    return parts.document(source, line_is_unit=True, metadata=package.metadata())
 
 
 def _suffix(source: str) -> str:
@@ -84,42 +82,19 @@ def _shown(cell: Any) -> str:
     return one_line(clean(str(cell)))
 
 
-def _comments(raw: bytes) -> dict[str, list[str]]:
+def _comments(package: Package) -> dict[str, list[str]]:
     """Sheet → `B2: comment`, of old comments ("notes") and of threaded ones."""
-    from lxml import etree
-
-    with zipfile.ZipFile(io.BytesIO(raw)) as package:
-        names = set(package.namelist())
-        book = etree.fromstring(package.read("xl/workbook.xml"))
-        targets = _targets(package, names, "xl/workbook.xml")
-        found = {}
-        for sheet in book.iter(f"{SHEET}sheet"):
-            path = targets.get(sheet.get(RELATION), "")
-            parts = [part for part in _targets(package, names, path).values() if "omments" in part and part in names]
-            # A threaded comment leaves an old one behind that says that it cannot be shown.
-            parts = [part for part in parts if "hreaded" in part] or parts
-            found[sheet.get("name")] = [line for part in parts for line in _comment_lines(package.read(part))]
+    main = (package.parts("", "officeDocument") or ["xl/workbook.xml"])[0]
+    sheets, found = package.related(main), {}
+    for sheet in package.root(main).iter(f"{SHEET}sheet"):
+        _, path = sheets.get(sheet.get(RELATION), ("", ""))
+        # A threaded comment leaves an old one behind that says that it cannot be shown.
+        parts = package.parts(path, "threadedComment") or package.parts(path, "comments")
+        found[sheet.get("name")] = [line for part in parts for line in _comment_lines(package.root(part))]
     return found
 
 
-def _targets(package: zipfile.ZipFile, names: set[str], part: str) -> dict[str, str]:
-    """Relation id → the part of the package it points to."""
-    from lxml import etree
-
-    path = join(dirname(part), "_rels", f"{part.rpartition('/')[2]}.rels")
-    if path not in names:
-        return {}
-    relations = etree.fromstring(package.read(path))
-    return {
-        one.get("Id"): normpath(join(dirname(part), one.get("Target"))).lstrip("/")
-        for one in relations
-        if one.get("TargetMode") != "External"
-    }
-
-
-def _comment_lines(part: bytes) -> Iterator[str]:
-    from lxml import etree
-
-    for comment in etree.fromstring(part).iter("{*}comment", "{*}threadedComment"):
+def _comment_lines(part: Any) -> Iterator[str]:
+    for comment in part.iter("{*}comment", "{*}threadedComment"):
         if text := one_line(clean("".join(comment.itertext()))):
             yield f"{comment.get('ref')}: {text}"

@@ -2,23 +2,20 @@
 
 import re
 from collections.abc import Iterator
-from io import BytesIO
 from posixpath import dirname, join, normpath
 from typing import Any
 from urllib.parse import unquote
-from zipfile import BadZipFile, ZipFile
 
 from ingest.decode import decode
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
-from ingest.formats.archive import Allowance
 from ingest.formats.article import keep_article
 from ingest.formats.assembly import Assembly
 from ingest.formats.extraction import document, extract
+from ingest.formats.package import Package
 
 DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
 CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}rootfile"
 OPF = "{http://www.idpf.org/2007/opf}"
-DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 
 
 def read_html(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
@@ -31,24 +28,14 @@ def read_html(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
 
 def read_epub(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """The book's chapters in reading order."""
-    from lxml import etree
-
-    try:
-        with ZipFile(BytesIO(raw)) as book:
-            allowance = Allowance(options)
-            (package_path, *_) = [
-                one.get("full-path")
-                for one in etree.fromstring(_part(book, "META-INF/container.xml", allowance)).iter(CONTAINER)
-            ]
-            package = etree.fromstring(_part(book, package_path, allowance))
-            chapters = [_part(book, path, allowance) for path in _spine(package, dirname(package_path))]
-    except (BadZipFile, KeyError, ValueError, etree.XMLSyntaxError) as error:
-        raise Unreadable(f"is broken or not what its suffix says ({error})") from error
-    parts = Assembly()
-    for chapter in chapters:
-        if (page := _page(chapter)) is not None:
+    book, parts = Package(raw, options), Assembly()
+    paths = [one.get("full-path") for one in book.root("META-INF/container.xml").iter(CONTAINER)]
+    if not paths:
+        raise Unreadable("is broken or not what its suffix says (META-INF/container.xml names no book)")
+    for path in _spine(book.root(paths[0]), dirname(paths[0])):
+        if (page := _page(book.content(path))) is not None:
             _add(parts, document(source, _markdown(page)))
-    return parts.document(source, metadata=_metadata(package))
+    return parts.document(source, metadata=book.metadata(paths[0]))
 
 
 def text_of_html(raw: bytes) -> str:
@@ -82,22 +69,12 @@ def _markdown(page: Any) -> str:
     return extract(body.encode(), "text/html", html_options=everything).content
 
 
-def _part(book: ZipFile, path: str, allowance: Allowance) -> bytes:
-    with book.open(path) as stream:
-        return allowance.read(stream)
-
-
 def _spine(package: Any, folder: str) -> Iterator[str]:
     """Paths of the pages in reading order."""
     pages = {item.get("id"): unquote(item.get("href", "")) for item in package.iter(f"{OPF}item")}
     for reference in package.iter(f"{OPF}itemref"):
         if href := pages.get(reference.get("idref")):
             yield normpath(join(folder, href))
-
-
-def _metadata(package: Any) -> dict[str, str]:
-    said = {"title": package.find(f".//{DUBLIN_CORE}title"), "author": package.find(f".//{DUBLIN_CORE}creator")}
-    return {name: one.text.strip() for name, one in said.items() if one is not None and (one.text or "").strip()}
 
 
 def _add(parts: Assembly, chapter: LoadedDocument) -> None:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from io import BytesIO
+from mimetypes import guess_type
 from typing import Any
 
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly, table
 from ingest.formats.extraction import document, extract, recognised_pictures, title_and_author
-from ingest.formats.protected import opened
+from ingest.formats.package import Package
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
@@ -22,24 +22,21 @@ NOTES = {f"{W}footnoteReference": "footnotes", f"{W}endnoteReference": "endnotes
 
 def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """A .docx with everything in it that is text."""
-    import docx
-
-    word = docx.Document(BytesIO(opened(raw, options.passwords)))
-    notes = {kind: _notes(word, kind) for kind in NOTES.values()}
-    story = _Story(Assembly(), _heading_levels(word), notes)
-    for text in _margins(word, "header"):
+    package = Package(raw, options)
+    (main, *_) = package.parts("", "officeDocument") or ["word/document.xml"]
+    notes = {kind: _notes(package, main, kind) for kind in NOTES.values()}
+    story = _Story(Assembly(), _heading_levels(package, main), notes)
+    for text in _margins(package, main, "header"):
         story.parts.block(text)
-    story.add(word.element.body)
-    for text in _margins(word, "footer"):
+    story.add(package.root(main).find(f"{W}body"))
+    for text in _margins(package, main, "footer"):
         story.parts.block(text)
-    pictures = _pictures(word)
+    pictures = [(package.content(part), _media_type(part)) for part in package.parts(main, "image")]
     recognised, why = recognised_pictures(pictures) if options.ocr else ("", "")
     story.parts.block(recognised)
     silent = pictures and not story.parts.has_text
     problems = (f"pictures without text: {len(pictures)}{why}",) if silent else ()
-    core = word.core_properties
-    metadata = {name: value for name, value in (("title", core.title), ("author", core.author)) if value}
-    return story.parts.document(source, problems=problems, metadata=metadata)
+    return story.parts.document(source, problems=problems, metadata=package.metadata())
 
 
 def read_rtf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
@@ -104,53 +101,46 @@ class _Story:
         return inner.parts.document("").text
 
 
-def _heading_levels(word: Any) -> dict[str, int]:
+def _heading_levels(package: Package, main: str) -> dict[str, int]:
     """Style id → level, by the style's outline level or its name, its own or that of the style it is based on."""
-    levels: dict[str, int] = {}
-    for style in word.styles.element.iterchildren(f"{W}style"):
-        name, outline = style.find(f"{W}name"), style.find(f"{W}pPr/{W}outlineLvl")
-        named = HEADING_STYLE.fullmatch(name.get(f"{W}val", "")) if name is not None else None
-        if named:
-            levels[style.get(f"{W}styleId")] = int(named[1])
-        elif outline is not None and int(outline.get(f"{W}val")) < 9:
-            levels[style.get(f"{W}styleId")] = int(outline.get(f"{W}val")) + 1
-        elif name is not None and name.get(f"{W}val") == "Title":
-            levels[style.get(f"{W}styleId")] = 1
-    for style in word.styles.element.iterchildren(f"{W}style"):
+    styles = [style for part in package.parts(main, "styles") for style in package.root(part).iter(f"{W}style")]
+    levels = {style.get(f"{W}styleId"): level for style in styles if (level := _own_level(style))}
+    for style in styles:
         base = style.find(f"{W}basedOn")
         if base is not None and base.get(f"{W}val") in levels:
             levels.setdefault(style.get(f"{W}styleId"), levels[base.get(f"{W}val")])
     return levels
 
 
-def _notes(word: Any, kind: str) -> dict[str, str]:
+def _own_level(style: Any) -> int | None:
+    name, outline = style.find(f"{W}name"), style.find(f"{W}pPr/{W}outlineLvl")
+    called = name.get(f"{W}val", "") if name is not None else ""
+    if named := HEADING_STYLE.fullmatch(called):
+        return int(named[1])
+    level = outline.get(f"{W}val", "") if outline is not None else ""
+    if level.isdecimal() and int(level) < 9:  # nine is the level of running text
+        return int(level) + 1
+    return 1 if called == "Title" else None
+
+
+def _notes(package: Package, main: str, kind: str) -> dict[str, str]:
     """Id → text of a footnote, an endnote or a comment, as it stands where it is called."""
     return {
         note.get(f"{W}id"): f" [{author + ': ' if (author := note.get(f'{W}author')) else ''}{text}]"
-        for part in _related(word, kind)
-        for note in part
+        for part in package.parts(main, kind)
+        for note in package.root(part)
         if (text := " ".join(_plain(note).split()))
     }
 
 
-def _margins(word: Any, kind: str) -> list[str]:
+def _margins(package: Package, main: str, kind: str) -> list[str]:
     """The distinct texts of all headers or footers; page numbers alone are none."""
-    texts = [" ".join(_plain(part).split()) for part in _related(word, kind)]
+    texts = [" ".join(_plain(package.root(part)).split()) for part in package.parts(main, kind)]
     return [text for text in dict.fromkeys(texts) if re.search(r"[^\W\d]", text)]
 
 
-def _related(word: Any, kind: str) -> list[Any]:
-    """The roots of the parts of that kind."""
-    from lxml import etree
-
-    kinds = [one for one in word.part.rels.values() if one.reltype.rsplit("/", 1)[-1] == kind and not one.is_external]
-    return [etree.fromstring(one.target_part.blob) for one in kinds]
-
-
-def _pictures(word: Any) -> list[tuple[bytes, str]]:
-    """Content and media type of each picture of the body."""
-    parts = [one.target_part for one in word.part.rels.values() if not one.is_external]
-    return [(part.blob, part.content_type) for part in parts if part.content_type.startswith("image/")]
+def _media_type(part: str) -> str:
+    return guess_type(part)[0] or "image/png"
 
 
 def _plain(element: Any) -> str:

@@ -48,3 +48,9 @@ def test_without_the_password_it_is_said_to_be_protected(failure: Callable, prot
 
 def test_a_broken_container_is_said_to_be_one(failure: Callable) -> None:
     assert failure("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)).startswith("is broken")
+
+
+@pytest.mark.parametrize(("name", "make"), [("a.docx", word), ("a.xlsx", workbook), ("a.pptx", slides)])
+def test_an_office_file_that_unpacks_to_too_much_is_refused(failure: Callable, name: str, make: Callable) -> None:
+    reason = failure(name, make().getvalue(), max_unpacked_bytes=2000)
+    assert reason == "unpacks to more than 0 MB, which is the limit"
