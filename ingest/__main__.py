@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import tomllib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,15 +76,16 @@ def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
     from ingest.listing import EmptyFolder, FolderNotFound
     from ingest.lock import AlreadyWriting
     from ingest.store import EmbedderMismatch
-    from ingest.workers import WorkerNotStarted
+    from ingest.workers import EmbedderNotShared, WorkerNotStarted
     from llm.models import ModelNotFound
 
+    refusals = (AlreadyWriting, EmbedderMismatch, EmptyFolder, FolderNotFound, ModelNotFound)
     try:
         options = _options(arguments, settings.ingest)
         return (_watch if arguments.watch else _run)(arguments, settings, options)
     except ValidationError as error:
         return _refused(arguments, plainly(error))
-    except (AlreadyWriting, EmbedderMismatch, EmptyFolder, FolderNotFound, ModelNotFound, WorkerNotStarted) as error:
+    except (*refusals, EmbedderNotShared, WorkerNotStarted) as error:
         return _refused(arguments, str(error))
     except OSError as error:  # the password file, or the store
         return _refused(arguments, f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -115,10 +116,7 @@ def _options(arguments: argparse.Namespace, options: "IngestOptions") -> "Ingest
 
 
 def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
-    from ingest.listing import list_files
-
-    # Before an empty knowledge base is made for a mistyped name.
-    list_files(arguments.folder, include=options.include, exclude=options.exclude)
+    _check_folder(arguments, options)
     with _opened(arguments, settings) as knowledge_base:
         return _ingest(arguments, knowledge_base, options)
 
@@ -129,6 +127,8 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
     from ingest.lock import AlreadyWriting
     from ingest.watch import changes
 
+    with suppress(EmptyFolder):  # it may fill
+        _check_folder(arguments, options)
     status, due = 0, 0.0
     with _opened(arguments, settings) as knowledge_base:
         for changed in changes(arguments.folder):
@@ -142,6 +142,13 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
             except AlreadyWriting as error:
                 status, due = _refused(arguments, str(error)), time.monotonic() + RETRY_SECONDS
     return status
+
+
+def _check_folder(arguments: argparse.Namespace, options: "IngestOptions") -> None:
+    """Before an empty knowledge base is made for a mistyped name."""
+    from ingest.listing import list_files
+
+    list_files(arguments.folder, include=options.include, exclude=options.exclude)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import signal
 import sys
 import threading
 import time
@@ -42,7 +41,6 @@ def _die_with(parent: int) -> None:
 
 def main() -> None:
     """Serve the socket whose descriptor is the argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
     os.nice(NICENESS)
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     with suppress(EOFError, ConnectionError):  # the parent hung up

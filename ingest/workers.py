@@ -131,6 +131,7 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C in a terminal is for the parent, which ends this process
             )
 
     def give(self, file: File, job: Job, pickled: bytes) -> None:

@@ -64,8 +64,9 @@ def test_a_failed_file_is_exit_status_1_and_one_line(run, folder) -> None:
     assert "knowledge base 知识库: 3 documents" in output
 
 
-def test_a_missing_folder_is_one_sentence_and_makes_no_knowledge_base(run, tmp_path) -> None:
-    status, output, errors = run(tmp_path / "nowhere")
+@pytest.mark.parametrize("options", [[], ["--watch"], ["--dry-run"], ["--rebuild"]])
+def test_a_missing_folder_is_one_sentence_and_makes_no_knowledge_base(run, tmp_path, options) -> None:
+    status, output, errors = run(tmp_path / "nowhere", *options)
     assert (status, output) == (2, "")
     assert errors == f"groundwell ingest: there is no folder {tmp_path / 'nowhere'}\n"
     assert not (tmp_path / "store").exists()
