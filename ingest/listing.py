@@ -24,7 +24,7 @@ class Listing:
 
     files: dict[str, Path]
     skipped: tuple[str, ...] = ()
-    """Files of a format that is not supported."""
+    """Files of a format that is not supported, and what is no file, such as a pipe, which would never end."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Folders that cannot be listed, with the reason: what was in them is not gone."""
 
@@ -44,7 +44,7 @@ def list_files(folder: Path, *, include: Sequence[str] = (), exclude: Sequence[s
         raise FolderNotFound(f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}")
     walk = _Walk(folder, GitIgnoreSpec.from_lines(include or ["*"]), GitIgnoreSpec.from_lines(exclude))
     seen = dict(walk.files())
-    files = {source: path for source, path in sorted(seen.items()) if is_supported(path)}
+    files = {source: path for source, path in sorted(seen.items()) if is_supported(path) and not _is_special(path)}
     if not files and not walk.unreadable:
         chosen = " that --include and --exclude leave" if include or exclude else ""
         formats = ", ".join(sorted(FORMATS))
@@ -55,6 +55,10 @@ def list_files(folder: Path, *, include: Sequence[str] = (), exclude: Sequence[s
 def is_hidden(source: str) -> bool:
     """Whether a file or a folder above it has a name that begins with a full stop."""
     return source.startswith(".") or "/." in source
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file()
 
 
 class _Walk:

@@ -18,6 +18,8 @@ OUT_OF_MEMORY = (
     " file, or leave it out with --exclude"
 )
 READER_FAILED = "its reader failed ({}: {}): convert it to another format, or leave it out with --exclude"
+TOLD = 300
+"""Characters of a reader's own message."""
 
 
 class Tokens(Protocol):
@@ -83,7 +85,7 @@ class Job:
         except MemoryError:
             yield FileEnd(OUT_OF_MEMORY.format(self.memory_mib))
         except Exception as error:  # whatever a reader's fault is, it costs one file and not the folder
-            yield FileEnd(READER_FAILED.format(type(error).__name__, error))
+            yield FileEnd(READER_FAILED.format(type(error).__name__, " ".join(str(error).split())[:TOLD]))
         else:
             yield FileEnd()
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,11 @@ def test_a_folder_of_nothing_to_ingest_is_refused_with_the_reason(folder, tmp_pa
 
 def test_hidden_is_any_part_that_begins_with_a_full_stop() -> None:
     assert [is_hidden(name) for name in (".a", "a/.b/c", "a.b/c.d", "手册/.x")] == [True, True, False, True]
+
+
+def test_a_pipe_is_skipped_and_a_dangling_link_is_left_to_be_reported(folder) -> None:
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "dangling.txt").symlink_to(folder / "nowhere.txt")
+    listing = list_files(folder)
+    assert listing.skipped == ("pipe.txt",)
+    assert "dangling.txt" in listing.files

@@ -44,6 +44,7 @@ def test_a_second_run_changes_nothing_and_embeds_nothing(knowledge_base, embedde
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_run_killed_at_any_step_is_made_good_by_the_next(opened, embedder, folder, monkeypatch, step, calls) -> None:
     (folder / "long.txt").write_text("\n\n".join(f"Paragraph {n} of a long file." for n in range(40)), encoding="utf-8")
+    zipped(folder / "档案.zip", 甲="第一份文件", 乙="第二份文件")
     options = {"chunk_tokens": 16, "batch_chunks": 8}
     ingest(folder, opened(embedder, "whole"), **options)
     total = embedder.embedded

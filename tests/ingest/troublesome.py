@@ -29,7 +29,7 @@ def refuse() -> None:
 
 
 def fail() -> None:
-    raise ValueError("an unexpected number: 七")
+    raise ValueError("an unexpected\nnumber: 七" + "!" * 10**6)
 
 
 def take_memory() -> None:
