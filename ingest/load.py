@@ -6,14 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ingest.decode import UndecodableText
-from ingest.document import (
-    FailedMember,
-    FailedSource,
-    LoadedDocument,
-    LoadOptions,
-    Member,
-    Unreadable,
-)
+from ingest.document import FailedMember, FailedSource, LoadedDocument, LoadOptions, Member, Unreadable
 from ingest.formats import (
     archive,
     data,
@@ -77,6 +70,7 @@ OPENERS: dict[str, Opener] = {
 # Compressed with two names; a .gz that is not a tar holds one file.
 OPENERS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"), archive.open_tar)
 OPENERS |= dict.fromkeys((".gz", ".bz2", ".xz"), archive.open_compressed)
+TOO_DEEP = "lies {} archives or mails deep, and is not read: unpack it"
 FORMATS = tuple(sorted({*READERS, *OPENERS}))
 """The suffixes that can be read; `text.CODE_NAMES` are read too."""
 
@@ -128,6 +122,7 @@ class _Walk:
         self.allowance = Allowance(options)
 
     def read(self, name: str, source: str, file: BinaryIO, depth: int) -> Iterator[LoadedDocument | FailedSource]:
+        """The document of a file, then what is packed in it."""
         reader, opener = _reader(name), _opener(name)
         if not reader and not opener:
             yield FailedSource(source, "its format is not supported", skipped=True)
@@ -137,7 +132,9 @@ class _Walk:
             yield document
             failed = isinstance(document, FailedSource)
             file.seek(0)
-        if opener:
+        if opener and not reader and depth >= self.options.max_depth:
+            yield FailedSource(source, TOO_DEEP.format(depth))
+        elif opener:
             for item in self.members(opener, name, source, file, depth):
                 if not (failed and item.source == source):  # a broken mail has no attachments either
                     yield item
@@ -146,7 +143,7 @@ class _Walk:
         self, opener: Opener, name: str, source: str, file: BinaryIO, depth: int
     ) -> Iterator[LoadedDocument | FailedSource]:
         """What is packed in a file."""
-        taken: set[str] = set()
+        taken: dict[str, int] = {}
         members = opener(file, self.options, self.allowance)
         while True:
             try:
@@ -161,8 +158,7 @@ class _Walk:
             if isinstance(member, FailedMember):
                 yield FailedSource(inner, member.reason)
             elif depth >= self.options.max_depth:
-                yield FailedSource(source, f"lies {depth} archives deep; what is in it is not read: unpack it")
-                return
+                yield FailedSource(inner, TOO_DEEP.format(depth + 1))
             else:
                 yield from self.read(PurePosixPath(path).name, inner, BytesIO(member.content), depth + 1)
 
@@ -191,6 +187,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _reader(name: str) -> Reader | None:
+    if name.startswith("~$"):  # left by Office while a file is open, and no document
+        return None
     if name.lower() in text.CODE_NAMES:
         return text.read_plain
     return READERS.get(PurePosixPath(name.lower()).suffix)
@@ -201,11 +199,7 @@ def _opener(name: str) -> Opener | None:
     return OPENERS.get("".join(suffixes[-2:])) or OPENERS.get("".join(suffixes[-1:]))
 
 
-def _unique(path: str, taken: set[str]) -> str:
-    """The path, with a number when a member of that path came before."""
-    name, number = path, 1
-    while name in taken:
-        number += 1
-        name = f"{path} ({number})"
-    taken.add(name)
-    return name
+def _unique(path: str, taken: dict[str, int]) -> str:
+    """The path, with a number when members of that path came before."""
+    taken[path] = count = taken.get(path, 0) + 1
+    return path if count == 1 else _unique(f"{path} ({count})", taken)

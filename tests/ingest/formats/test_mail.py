@@ -69,6 +69,19 @@ def test_attachments_and_attached_mails_are_sources_of_their_own(read_all: Calla
     assert found == {f"{mail_name}/deep.txt": "deep"}
 
 
+def test_mails_in_mails_are_read_to_the_limit(read_all: Callable) -> None:
+    mail = message(Subject="0")
+    mail.set_content("text")
+    for level in (1, 2):
+        outer = message(Subject=str(level))
+        outer.set_content("text")
+        outer.add_attachment(mail)
+        mail = outer
+    found = texts(read_all("a.eml", mail.as_bytes(), max_depth=1))
+    assert [source.count("/") for source in found] == [0, 1, 2]
+    assert list(found.values())[-1] == "lies 2 archives or mails deep, and is not read: unpack it"
+
+
 @pytest.mark.parametrize("declared", ["gb2312", "x-unknown", "utf-8", None])
 def test_a_body_in_a_wrong_or_missing_charset_is_read_in_its_own(read: Callable, declared: str | None) -> None:
     kind = f'Content-Type: text/plain; charset="{declared}"\n' if declared else ""

@@ -48,7 +48,7 @@ def test_source_code_is_read_as_it_is(read: Callable, name: str) -> None:
     assert document.has_lines
 
 
-@pytest.mark.parametrize("name", ["a", "a.exe", "a.mp3", "a.gz.exe", ".txt"])
+@pytest.mark.parametrize("name", ["a", "a.exe", "a.mp3", "a.gz.exe", ".txt", "~$a.docx"])
 def test_what_is_not_supported_is_said_so(read_all: Callable, name: str) -> None:
     assert not is_supported(PurePosixPath(name))
     (item,) = read_all(name, b"x").values()
