@@ -118,7 +118,8 @@ def _options(arguments: argparse.Namespace, options: "IngestOptions") -> "Ingest
 def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
     _check_folder(arguments, options)
     with _opened(arguments, settings) as knowledge_base:
-        return _ingest(arguments, knowledge_base, options)
+        report = _ingest(arguments, knowledge_base, options)
+        return _print(report, knowledge_base, as_json=arguments.json)
 
 
 def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
@@ -129,18 +130,24 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
 
     with suppress(EmptyFolder):  # it may fill
         _check_folder(arguments, options)
-    status, due = 0, 0.0
+    status, due, idle = 0, 0.0, True
     with _opened(arguments, settings) as knowledge_base:
-        for changed in changes(arguments.folder):
-            if not changed and time.monotonic() < due:
-                continue
-            due = math.inf
-            try:
-                status = _ingest(arguments, knowledge_base, options)
-            except EmptyFolder as error:
-                status = _refused(arguments, str(error))
-            except AlreadyWriting as error:
-                status, due = _refused(arguments, str(error)), time.monotonic() + RETRY_SECONDS
+        try:
+            for changed in changes(arguments.folder, settings.store.path):
+                if not changed and time.monotonic() < due:
+                    continue
+                due, idle = math.inf, False
+                try:
+                    report = _ingest(arguments, knowledge_base, options)
+                except (EmptyFolder, AlreadyWriting) as error:
+                    due = time.monotonic() + RETRY_SECONDS if isinstance(error, AlreadyWriting) else due
+                    idle, status = True, _refused(arguments, str(error))
+                else:
+                    idle = True  # before the report is seen, after which Ctrl-C interrupts nothing
+                    status = _print(report, knowledge_base, as_json=arguments.json)
+        except KeyboardInterrupt:
+            if not idle:
+                raise
     return status
 
 
@@ -176,30 +183,31 @@ def _opened(arguments: argparse.Namespace, settings: IngestSettings) -> "Iterato
             found.close()
 
 
-def _ingest(arguments: argparse.Namespace, knowledge_base: "KnowledgeBase | None", options: "IngestOptions") -> int:
+def _ingest(
+    arguments: argparse.Namespace, knowledge_base: "KnowledgeBase | None", options: "IngestOptions"
+) -> "Report":
     from ingest.pipeline import ingest, rehearse
     from ingest.progress import shown
 
     if arguments.dry_run or knowledge_base is None:
-        report = rehearse(arguments.folder, knowledge_base, options)
-    else:
-        with shown() as progress:
-            report = ingest(arguments.folder, knowledge_base, options, progress)
-    _print(report, knowledge_base, as_json=arguments.json)
-    return report.exit_status
+        return rehearse(arguments.folder, knowledge_base, options)
+    with shown() as progress:
+        return ingest(arguments.folder, knowledge_base, options, progress)
 
 
-def _print(report: "Report", knowledge_base: "KnowledgeBase | None", *, as_json: bool) -> None:
+def _print(report: "Report", knowledge_base: "KnowledgeBase | None", *, as_json: bool) -> int:
+    """Print the report, and what the knowledge base holds now; returns the exit status."""
     about = {}
     if knowledge_base:
         documents, chunks = knowledge_base.count()
         about = {"name": knowledge_base.name, "documents": documents, "chunks": chunks}
     if as_json:
         print(json.dumps(report.as_json() | {"knowledge_base": about or None}, ensure_ascii=False), flush=True)
-        return
+        return report.exit_status
     print(report.summary())
     if about:
         print("knowledge base {name}: {documents} documents, {chunks} chunks".format(**about), flush=True)
+    return report.exit_status
 
 
 def quiet_libraries() -> None:

@@ -12,25 +12,26 @@ GATHERED_MILLISECONDS = 5000
 ASKED_MILLISECONDS = 200
 
 
-def changes(folder: Path) -> Iterator[bool]:
-    """Whether something has changed below the folder since the last time, hidden files aside; asked again and again.
+def changes(folder: Path, store: Path) -> Iterator[bool]:
+    """Whether something has changed below the folder since the last time, hidden files and the store aside.
 
-    Ends at Ctrl-C. What changes before the next value is asked for is not missed. Set WATCHFILES_FORCE_POLLING=true for
-    a network drive, whose changes by other machines the system does not tell.
+    Asked again and again; what changes before it is asked is not missed. Ctrl-C raises KeyboardInterrupt. Set
+    WATCHFILES_FORCE_POLLING=true for a network drive: the system does not tell what other machines change on it.
     """
     from watchfiles import watch
 
-    folder = folder.resolve()
+    folder, store = folder.resolve(), store.resolve()
+
+    def counts(_: object, name: str) -> bool:
+        path = Path(name)
+        return not is_hidden(path.relative_to(folder).as_posix()) and not path.is_relative_to(store)
+
     found = watch(
         folder,
-        watch_filter=lambda _, path: not is_hidden(Path(path).relative_to(folder).as_posix()),
+        watch_filter=counts,
         debounce=GATHERED_MILLISECONDS,
         step=QUIET_MILLISECONDS,
         rust_timeout=ASKED_MILLISECONDS,
         yield_on_timeout=True,
     )
-    try:
-        for changed in found:
-            yield bool(changed)
-    except KeyboardInterrupt:
-        return
+    yield from map(bool, found)

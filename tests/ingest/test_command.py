@@ -183,7 +183,7 @@ def test_the_lock_does_not_tell_passwords(run, folder, tmp_path, monkeypatch) ->
 def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(
     run, folder, tmp_path, monkeypatch
 ) -> None:
-    def changes(_):
+    def changes(*_):
         yield False  # nothing has changed yet
         (folder / "新.txt").write_text("新的文件", encoding="utf-8")
         yield True
@@ -207,8 +207,28 @@ def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(
     assert "is being written by process" in errors
 
 
+def test_ctrl_c_while_watching_ends_with_the_last_runs_status_and_in_a_run_it_interrupts(
+    run, folder, monkeypatch
+) -> None:
+    def changes(*_):
+        yield False
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ingest.watch.changes", changes)
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 torn")
+    status, _, errors = run(folder, "--watch")
+    assert (status, errors) == (1, "")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ingest.pipeline.ingest", interrupted)
+    status, _, errors = run(folder, "--watch")
+    assert (status, errors) == (130, "groundwell ingest: interrupted; the next run finishes it\n")
+
+
 def test_watching_goes_on_when_the_folder_is_emptied_and_loses_nothing(run, folder, monkeypatch) -> None:
-    def changes(_):
+    def changes(*_):
         yield False
         for path in folder.iterdir():
             path.unlink()

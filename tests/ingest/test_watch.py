@@ -20,7 +20,7 @@ def after(change, asked: Iterator[bool]) -> bool:
 
 def test_every_kind_of_change_is_told(folder: Path) -> None:
     (folder / "手册").mkdir()
-    asked = watch.changes(folder)
+    asked = watch.changes(folder, folder / "store")
     assert next(asked) is False
     assert after(lambda: (folder / "手册" / "新.txt").write_text("新的文件", encoding="utf-8"), asked)
     assert after(lambda: (folder / "leave.md").write_text("Changed.", encoding="utf-8"), asked)
@@ -29,19 +29,11 @@ def test_every_kind_of_change_is_told(folder: Path) -> None:
     asked.close()
 
 
-def test_hidden_files_are_no_change(folder: Path) -> None:
-    (folder / ".groundwell").mkdir()
-    asked = watch.changes(folder)
+@pytest.mark.parametrize("name", [".groundwell", "store"])
+def test_hidden_files_and_the_store_are_no_change(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    asked = watch.changes(folder, folder / "store")
     next(asked)
-    (folder / ".groundwell" / "store.sqlite3").write_bytes(b"x")
+    (folder / name / "a.sqlite3").write_bytes(b"x")
     assert not any(next(asked) for _ in range(5))
     asked.close()
-
-
-def test_ctrl_c_ends_the_watch(folder: Path, monkeypatch) -> None:
-    def interrupted(*_: object, **__: object) -> Iterator[set]:
-        yield set()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("watchfiles.watch", interrupted)
-    assert list(watch.changes(folder)) == [False]

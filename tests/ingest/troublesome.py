@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+from tests.fakes import WordCountEmbedder
+
 
 class Troublesome:
     """Counts words, except that a text which names a trouble gets it."""
@@ -13,6 +15,12 @@ class Troublesome:
             if trouble in text:
                 have()
         return [(0, len(text))]
+
+
+class TroublesomeEmbedder(WordCountEmbedder):
+    """The same, for a knowledge base."""
+
+    offsets = Troublesome.offsets
 
 
 class Unloadable:

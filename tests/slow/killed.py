@@ -7,16 +7,10 @@ from ingest.pipeline import ingest
 from ingest.settings import IngestOptions
 from ingest.store import KnowledgeBase
 from tests.fakes import WordCountEmbedder
-from tests.ingest.troublesome import Troublesome
+from tests.ingest.troublesome import TroublesomeEmbedder
 
 OPTIONS = IngestOptions(chunk_tokens=24, batch_chunks=16, workers=2)
 NEAR = 1e-5
-
-
-class Patient(WordCountEmbedder, Troublesome):
-    """Never done with a text that says so."""
-
-    offsets = Troublesome.offsets
 
 
 def run(store: Path, folder: Path, embedder: WordCountEmbedder) -> KnowledgeBase:
@@ -72,7 +66,7 @@ def main() -> None:
         whole = run(Path(sys.argv[4]), folder, WordCountEmbedder())
         print(*differences(killed, whole), f"{whole.count()[1]} chunks compared", sep="\n")
     else:
-        run(store, folder, Patient() if what == "hang" else WordCountEmbedder())
+        run(store, folder, TroublesomeEmbedder() if what == "hang" else WordCountEmbedder())
         print("done", flush=True)
 
 

@@ -16,7 +16,7 @@ from tests.slow.conftest import ROOT, environment
 def started(folder: Path, *options: str, embedder: str = "WordCountEmbedder") -> "subprocess.Popen[str]":
     """The command, in a process group of its own as in a terminal."""
     code = MAIN.replace(
-        "tests.fakes import WordCountEmbedder", f"tests.slow.killed import {embedder} as WordCountEmbedder"
+        "tests.fakes import WordCountEmbedder", f"tests.ingest.troublesome import {embedder} as WordCountEmbedder"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, str(folder / "documents"), *options],
@@ -40,7 +40,7 @@ def test_ctrl_c_ends_a_run_with_one_sentence_and_its_workers_though_a_file_never
     documents: Path, tmp_path: Path
 ) -> None:
     (documents / "a.txt").write_text("it hangs", encoding="utf-8")
-    process = started(tmp_path, embedder="Patient")
+    process = started(tmp_path, embedder="TroublesomeEmbedder")
     while not (workers := psutil.Process(process.pid).children()):
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
