@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chromadb.api.models.Collection import Collection
 
 NOW = 2
-"""The least threshold that Chroma takes."""
+"""The least threshold that Chroma takes; a single row stays in the log."""
 
 
 class IndexBusy(Exception):

@@ -67,7 +67,7 @@ def test_a_store_from_before_is_settled_by_whoever_opens_it(written, opened, emb
 def test_a_writer_killed_while_it_writes_the_index_leaves_it_to_the_next_opener(
     written, opened, embedder, store, monkeypatch
 ) -> None:
-    written.add_texts(["没有写的"], ids=["last"])
+    written.add_texts(["没有写的", "another", "a third"], ids=["last", "2", "3"])
     with monkeypatch.context() as patch:
         patch.setattr(index, "_settled", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
