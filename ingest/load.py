@@ -47,6 +47,7 @@ READERS: dict[str, Reader] = {
     ".tsv": spreadsheet.read_delimited,
     ".xlsx": spreadsheet.read_workbook,
     ".xlsm": spreadsheet.read_workbook,
+    ".xls": spreadsheet.read_old_workbook,
     ".ods": spreadsheet.read_workbook,
     ".odt": opendocument.read_text,
     ".odp": opendocument.read_slides,

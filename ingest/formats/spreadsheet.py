@@ -11,6 +11,8 @@ from ingest.decode import clean, decode
 from ingest.document import LoadedDocument, LoadOptions
 from ingest.formats.assembly import Assembly, one_line, row_line
 from ingest.formats.package import Package
+from ingest.formats.protected import opened
+from ingest.formats.web import read_html
 
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -30,12 +32,25 @@ def read_delimited(source: str, raw: bytes, options: LoadOptions) -> LoadedDocum
 
 def read_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """Each sheet is a place, named like it; formulas as the values that were computed last; comments at the end."""
+    package = Package(raw, options)
+    comments = _comments(package) if _suffix(source) in (".xlsx", ".xlsm") else {}
+    return _sheets(source, package.raw, comments, metadata=package.metadata())
+
+
+def read_old_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """An .xls of Excel 97 to 2003; or what programs write under that name: a page, or a workbook of today."""
+    if raw.lstrip().startswith(b"<"):
+        return read_html(source, raw, options)
+    if raw.startswith(b"PK"):
+        return read_workbook(source, raw, options)
+    return _sheets(source, opened(raw, options.passwords, old=True), {})
+
+
+def _sheets(source: str, raw: bytes, comments: dict[str, list[str]], **rest: Any) -> LoadedDocument:
     from python_calamine import CalamineWorkbook
 
-    package = Package(raw, options)
-    workbook = CalamineWorkbook.from_filelike(io.BytesIO(package.raw))
+    workbook = CalamineWorkbook.from_filelike(io.BytesIO(raw))
     parts = Assembly("sheet", separator="\n")
-    comments = _comments(package) if _suffix(source) in (".xlsx", ".xlsm") else {}
     for name in workbook.sheet_names:
         lines = [*_rows(workbook.get_sheet_by_name(name).to_python()), *comments.get(name, [])]
         if lines:
@@ -43,7 +58,7 @@ def read_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocume
             parts.heading(2, name)
         for line in lines:
             parts.block(line)
-    return parts.document(source, line_is_unit=True, metadata=package.metadata())
+    return parts.document(source, line_is_unit=True, **rest)
 
 
 def _suffix(source: str) -> str:

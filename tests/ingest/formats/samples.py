@@ -22,6 +22,7 @@ from tests.ingest.formats import outlook
 from tests.ingest.formats.outlook import compound
 from tests.ingest.formats.test_mail import message
 from tests.ingest.formats.test_opendocument import package
+from tests.ingest.formats.test_spreadsheet import old_workbook
 from tests.ingest.formats.test_web import ARTICLE, MENU, book
 from tests.ingest.pdf import pdf
 
@@ -70,6 +71,7 @@ def _office() -> dict[str, bytes]:
         "a.docx": _saved(_word()),
         "a.pptx": _saved(_slides()),
         "a.xlsx": _saved(_workbook()),
+        "a.xls": old_workbook(),
         "a.odt": opened,
         "a.odp": slides,
         "a.epub": book(chapters, ["a"]),

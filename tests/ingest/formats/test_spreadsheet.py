@@ -5,6 +5,7 @@ from typing import Any
 
 import openpyxl
 import pytest
+import xlwt
 from openpyxl.comments import Comment
 
 
@@ -64,6 +65,29 @@ def test_comments_are_read_with_their_cell(read: Callable) -> None:
     workbook.create_sheet("二").append(["E1"])
     workbook["二"]["A1"].comment = Comment("Ask 李", "Ann")
     assert read("a.xlsx", saved(workbook)).text == "## Sheet\nCode\n## 二\nE1\nA1: Ask 李"
+
+
+def old_workbook() -> bytes:
+    workbook = xlwt.Workbook()
+    sheet = workbook.add_sheet("代码")
+    for at, text in enumerate(["Code", "Days", "年假", 5.5]):
+        sheet.write(at // 2, at % 2, text)
+    return saved(workbook)
+
+
+def test_an_old_workbook_is_read_and_so_is_what_else_has_its_suffix(read: Callable) -> None:
+    assert read("a.xls", old_workbook()).text == "## 代码\nCode; Days\nCode: 年假; Days: 5.5"
+    table = "<table><tr><td>Code</td><td>Days</td></tr><tr><td>年假</td><td>5</td></tr></table>"
+    assert "Code: 年假; Days: 5" in read("a.xls", table).text
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["年假"])
+    assert read("a.xls", saved(workbook)).text == "## Sheet\n年假"
+
+
+def test_an_old_workbook_under_a_new_suffix_is_said_to_be_one(failure: Callable) -> None:
+    reason = "is in the format of Office 97 to 2003: save it in today's"
+    assert failure("a.xlsx", old_workbook()) == reason
+    assert failure("a.docx", old_workbook()) == reason
 
 
 def test_an_empty_workbook_is_no_text(failure: Callable) -> None:
