@@ -60,8 +60,9 @@ def clean(text: str) -> str:
     lost its other half becomes U+FFFD."""
     if SURROGATE.search(text):
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return unicodedata.normalize("NFC", text.translate({0: None, 0xFEFF: None, 0xAD: None}))
+    for written, meant in (("\r\n", "\n"), ("\r", "\n"), ("\x00", ""), ("\ufeff", ""), ("\u00ad", "")):
+        text = text.replace(written, meant)
+    return unicodedata.normalize("NFC", text)
 
 
 def _normalised(text: str) -> str:
