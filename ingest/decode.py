@@ -25,6 +25,7 @@ SUPERSETS = {
     "tis-620": "cp874",
 }
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+NOT_ASCII = re.compile(rb"[\x1b\x80-\xff]")
 CONTROL_BYTE = re.compile(CONTROL.pattern.encode())
 OWN_SCRIPT = {"cp949": re.compile(r"[\uac00-\ud7a3]"), "euc_jp": re.compile(r"[\u3040-\u30ff]")}
 WIDE = re.compile(r"[^\x00-\x7f]")
@@ -97,11 +98,20 @@ def _without_mark(raw: bytes, declared: str | None) -> str:
 
 def _refuse_torn_utf8(raw: bytes) -> None:
     """UTF-8 with some broken bytes would come out as other characters in many an encoding."""
-    text = raw.decode("utf-8", "replace")
-    broken = text.count("\ufffd")
-    if broken and 4 * broken < len(WIDE.findall(text)) - broken:
+    for part in (_first_wide(raw), raw):  # all of it only when it begins as UTF-8
+        text = part.decode("utf-8", "replace")
+        broken = text.count("\ufffd")
+        if 4 * broken >= len(WIDE.findall(text)) - broken:
+            return
+    if broken:
         first = len(text[: text.index("\ufffd")].encode())
         raise UndecodableText(f"is UTF-8 with broken characters ({broken}, the first at byte {first}): mend it")
+
+
+def _first_wide(raw: bytes) -> bytes:
+    """The first part that is not ASCII."""
+    begin = next((match.start() for match in NOT_ASCII.finditer(raw)), 0)
+    return raw[begin : begin + SAMPLE]
 
 
 def _wide_without_mark(raw: bytes) -> str | None:
@@ -136,18 +146,25 @@ def _is_text_encoding(name: str) -> bool:
 
 
 def _guess(raw: bytes) -> str | None:
-    """What Firefox would take it for."""
-    from chardetng_py import EncodingDetector
-
-    detector = EncodingDetector()
-    detector.feed(raw, last=True)
-    guess = _known(detector.guess(tld=None, allow_utf8=False))
+    """What Firefox would take it for; from its first part that is not ASCII, unless the rest does not fit that."""
+    part = _first_wide(raw)
+    guess = _detected(part, to_the_end=raw.endswith(part))
+    if not (guess and _decodes(raw, guess)):
+        guess = _detected(raw, to_the_end=True)
     # Chinese has the same bytes; but Korean and Japanese are written in a script of their own, words aside.
     own = OWN_SCRIPT.get(guess or "")
     if guess and own and _decodes(raw, guess) and _decodes(raw, "gb18030"):
         text = raw.decode(guess)
         return guess if 5 * len(own.findall(text)) > len(WIDE.findall(text)) else "gb18030"
     return guess
+
+
+def _detected(raw: bytes, *, to_the_end: bool) -> str | None:
+    from chardetng_py import EncodingDetector
+
+    detector = EncodingDetector()
+    detector.feed(raw, last=to_the_end)
+    return _known(detector.guess(tld=None, allow_utf8=False))
 
 
 def _decodes(raw: bytes, encoding: str) -> bool:

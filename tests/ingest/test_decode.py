@@ -72,6 +72,13 @@ def test_an_undeclared_encoding_is_recognised(text: str, encoding: str) -> None:
     assert decode(text.encode(encoding)) == text
 
 
+@pytest.mark.parametrize("encoding", ["gb18030", "big5", "cp932", "euc-kr", "cp1251"])
+def test_a_long_text_is_recognised_too_wherever_it_stops_being_ascii(encoding: str) -> None:
+    for shift in range(4):  # so that the part that is looked at ends within a character
+        text = "plain\n" * 30_000 + SENTENCES[encoding][-1][shift:] * 3000
+        assert decode(text.encode(encoding)) == text
+
+
 @pytest.mark.parametrize("encoding", WIDE)
 @pytest.mark.parametrize("text", [*LONGER, "version 2.1 发布说明\n\n1. fixed bug 2. 修复了登录问题", "plain ASCII\r\n"])
 def test_wide_encodings_need_no_byte_order_mark(text: str, encoding: str) -> None:
