@@ -56,9 +56,20 @@ class Embedder(Embeddings):
 
     @cached_property
     def _loaded(self) -> "SentenceTransformer":
+        import torch
         from sentence_transformers import SentenceTransformer
 
-        return load(SentenceTransformer, self.options.model, self.options.device)
+        from llm.unpadded import Unsupported, make_unpadded
+
+        model = load(SentenceTransformer, self.options.model, self.options.device)
+        if self.options.device != "cpu" or model.dtype != torch.bfloat16:
+            return model
+        try:
+            make_unpadded(model)
+        except Unsupported as error:
+            log.info("%s is run with padding: %s", self.options.model, error)
+            model = load(SentenceTransformer, self.options.model, self.options.device)
+        return model
 
     @property
     def _model(self) -> "SentenceTransformer":
