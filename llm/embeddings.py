@@ -155,6 +155,8 @@ class Embedder(Embeddings):
 
     def _batches(self, texts: list[str], kind: Kind) -> list[list[str]]:
         """The different ones of the texts, in batches for one forward pass each."""
+        if isinstance(texts, str):
+            raise TypeError("texts is one text, whose characters would be embedded one by one: give a list")
         different = list(dict.fromkeys(texts))
         lengths = self._lengths(different, kind) if different else []
         return [[different[row] for row in rows] for rows in batches(lengths, self.options.batch_tokens)]
