@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from llm.bridge import on_loop, wait_for
 from llm.lora import Adapter, BaseModel, base_model, content_hash, fitting_rank, read
 from llm.options import EngineOptions
 from llm.protocol import AdapterRefused, EngineStartFailed, EngineUnavailable, UnknownAdapter
+
+log = logging.getLogger(__name__)
 
 PLACES, RANK = 4, 16
 """Adapters that an engine with LoRA has room for unless told otherwise; vLLM's own `max_lora_rank`."""
@@ -37,6 +40,8 @@ def lora_fields(options: EngineOptions, folder: str) -> dict[str, Any]:
     """
     places = _places(options)
     if not places:
+        if "max_lora_rank" in options.vllm:
+            log.warning("max_lora_rank changes nothing without adapters or max_adapters: LoRA is off")
         return {}
     if places < len(options.adapters):
         raise AdapterRefused(f"max_adapters is {places}, adapters names {len(options.adapters)}")

@@ -5,14 +5,16 @@ One item crosses at a time: nothing is queued, and cancelling or closing on this
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from llm.protocol import EngineStopping
 
 Item = TypeVar("Item")
+Given = TypeVar("Given", covariant=True)
 END = object()
+_closing: set["asyncio.Task[None]"] = set()
 
 
 class SyncCallOnLoop(RuntimeError):
@@ -77,25 +79,45 @@ def iterate_blocking(items: AsyncGenerator[Item, None], loop: asyncio.AbstractEv
         while (item := wait_for(_next_or_end(items), loop)) is not END:
             yield item
     finally:
-        wait_for(_close(items), loop)
+        if _running_loop() is loop:  # left open, and found by the garbage collector there
+            _keep(loop.create_task(_close(items)))
+        else:
+            wait_for(_close(items), loop)
 
 
-async def iterate_from(
-    items: AsyncGenerator[Item, None], loop: asyncio.AbstractEventLoop
-) -> AsyncGenerator[Item, None]:
-    """Iterate, from any event loop, an async generator that runs on `loop`; on that loop itself nothing is added."""
-    if asyncio.get_running_loop() is loop:
-        try:
-            async for item in items:
-                yield item
-        finally:
-            await items.aclose()
-        return
-    try:
-        while (item := await _hop(_next_or_end(items), loop)) is not END:
-            yield item
-    finally:
-        await _hop(_close(items), loop)
+def iterate_from(items: AsyncGenerator[Item, None], loop: asyncio.AbstractEventLoop) -> "Iterated[Item]":
+    """Iterate, from any event loop, an async generator that runs on `loop`; on that loop itself nothing is added.
+
+    Close what it returns.
+    """
+    return items if _running_loop() is loop else _FromElsewhere(items, loop)
+
+
+class Iterated(Protocol[Given]):
+    """What can be iterated and has to be closed."""
+
+    def __aiter__(self) -> AsyncIterator[Given]: ...
+
+    async def aclose(self) -> None:
+        """End what runs."""
+
+
+class _FromElsewhere(Generic[Item]):
+    """No async generator: a loop that ends closes those that are open all at once, the outer and the inner one."""
+
+    def __init__(self, items: AsyncGenerator[Item, None], loop: asyncio.AbstractEventLoop) -> None:
+        self._items, self._loop = items, loop
+
+    def __aiter__(self) -> "_FromElsewhere[Item]":
+        return self
+
+    async def __anext__(self) -> Item:
+        if (item := await _hop(_next_or_end(self._items), self._loop)) is END:
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        await _hop(_close(self._items), self._loop)
 
 
 async def on_loop(coroutine: Coroutine[Any, Any, Item], loop: asyncio.AbstractEventLoop) -> Item:
@@ -127,6 +149,12 @@ async def _close(items: AsyncGenerator[Any, None]) -> None:
             if "already running" not in str(error):
                 raise
             await asyncio.sleep(0)  # a cancelled step is still unwinding
+
+
+def _keep(task: "asyncio.Task[None]") -> None:
+    """A loop itself holds its tasks weakly."""
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from llm.binding import Binding
 from llm.bridge import iterate_blocking, iterate_from, on_loop, wait_for
-from llm.choices import collect, several
+from llm.choices import NOT_STREAMED, collect, several
 from llm.chunks import Chunks, answer_of, opening
 from llm.on_engine import OnEngine
 from llm.options import SamplingOptions
@@ -160,7 +160,7 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
         """The one path: runs on the engine's loop."""
         call = await asyncio.to_thread(self._call, messages, stop, kwargs)
         if several(call.sampling):
-            raise InvalidRequest("n, best_of and use_beam_search give whole answers: call agenerate or ainvoke")
+            raise InvalidRequest(NOT_STREAMED)
         generation = await self._engine.submit(call.ids, call.sampling, **call.options)
         async with aclosing(generation):
             yield opening(call.adapter or self._engine.model, input_tokens=len(call.ids))

@@ -7,6 +7,8 @@ from dataclasses import replace
 from llm.options import SamplingOptions
 from llm.protocol import Delta, EngineLike
 
+NOT_STREAMED = "n, best_of and use_beam_search give whole answers: call invoke or generate (ainvoke, agenerate)"
+
 
 def several(sampling: SamplingOptions) -> bool:
     """Whether the request cannot be streamed: it has more than one choice, or the best is known at the end only."""

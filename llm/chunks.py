@@ -1,6 +1,5 @@
 """What the engine writes → LangChain's chunks: text, reasoning, tool calls, usage, log-probabilities, ending."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk
 
 from llm.output import Reader, ToolCallFragment, Written
 from llm.protocol import Candidate, Delta, TokenLogprobs
+from llm.reading.calls import is_json
 
 FORBIDDEN = -9999.0
 """OpenAI's log-probability of what cannot come, as of a token that a grammar excludes: JSON knows no infinity."""
@@ -49,7 +49,7 @@ def answer_of(chunks: Sequence[ChatGenerationChunk]) -> ChatGeneration:
     """
     whole = chunks[0] + list(chunks[1:])
     assert isinstance(whole.message, AIMessageChunk)
-    cut = {chunk["id"]: chunk["args"] for chunk in whole.message.tool_call_chunks if not _is_json(chunk["args"])}
+    cut = {chunk["id"]: chunk["args"] for chunk in whole.message.tool_call_chunks if not is_json(chunk["args"] or "")}
     message = message_chunk_to_message(whole.message)
     assert isinstance(message, AIMessage)
     message.invalid_tool_calls += [
@@ -59,14 +59,6 @@ def answer_of(chunks: Sequence[ChatGenerationChunk]) -> ChatGeneration:
     ]
     message.tool_calls = [call for call in message.tool_calls if call["id"] not in cut]
     return ChatGeneration(message=message, generation_info=whole.generation_info)
-
-
-def _is_json(arguments: str | None) -> bool:
-    try:
-        json.loads(arguments or "{}", strict=False)
-    except ValueError:
-        return False
-    return True
 
 
 def reported(delta: Delta, finish_reason: str | None, *, top: int | None) -> dict[str, Any]:

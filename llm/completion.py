@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, get_buffer_string
 from langchain_core.outputs import Generation, GenerationChunk, LLMResult
 
 from llm.bridge import iterate_blocking, iterate_from, on_loop, wait_for
-from llm.choices import collect, several, whole
+from llm.choices import NOT_STREAMED, collect, several, whole
 from llm.chunks import reported
 from llm.on_engine import OnEngine
 from llm.prompting import PromptTooLong
@@ -148,7 +148,7 @@ class VLLMCompletion(OnEngine, BaseLLM):
         """One prompt's answer as it comes: runs on the engine's loop."""
         sampling = self._sampling(stop, kwargs)
         if several(sampling):
-            raise InvalidRequest("n, best_of and use_beam_search give whole answers: call agenerate or ainvoke")
+            raise InvalidRequest(NOT_STREAMED)
         (ids,) = await asyncio.to_thread(self._encoded, [prompt])
         generation = await self._engine.submit(ids, sampling, adapter=self._adapter(kwargs))
         async with aclosing(generation):

@@ -60,9 +60,20 @@ class Embedder(Embeddings):
 
     @cached_property
     def _loaded(self) -> "SentenceTransformer":
+        import torch
         from sentence_transformers import SentenceTransformer
 
-        return load(SentenceTransformer, self.options.model, self.options.device)
+        from llm.unpadded import Unsupported, make_unpadded
+
+        model = load(SentenceTransformer, self.options.model, self.options.device)
+        if self.options.device != "cpu" or model.dtype != torch.bfloat16:
+            return model
+        try:
+            make_unpadded(model)
+        except Unsupported as error:
+            log.info("%s is run with padding: %s", self.options.model, error)
+            model = load(SentenceTransformer, self.options.model, self.options.device)
+        return model
 
     @property
     def _model(self) -> "SentenceTransformer":
@@ -148,6 +159,8 @@ class Embedder(Embeddings):
 
     def _batches(self, texts: list[str], kind: Kind) -> list[list[str]]:
         """The different ones of the texts, in batches for one forward pass each."""
+        if isinstance(texts, str):
+            raise TypeError("texts is one text, whose characters would be embedded one by one: give a list")
         different = list(dict.fromkeys(texts))
         lengths = self._lengths(different, kind) if different else []
         return [[different[row] for row in rows] for rows in batches(lengths, self.options.batch_tokens)]

@@ -52,9 +52,10 @@ def read(name: str, folder: str | Path, base: BaseModel) -> Adapter:
             raise AdapterRefused("it has no name")
         config = _config(path)
         trained_on = str(config.get("base_model_name_or_path") or "")
-        adapter = Adapter(name, path, _rank(config), _target_modules(config))
+        ranks = _ranks(config)
+        adapter = Adapter(name, path, max(ranks), _target_modules(config))
         _check_kind(config)
-        _check_tensors(_tensors(path), adapter.rank, base.shapes)
+        _check_tensors(_tensors(path), ranks, base.shapes)
     except AdapterRefused as error:
         foreign = f" (it was trained on {trained_on}, this is {base.name})" if _differ(trained_on, base.name) else ""
         raise AdapterRefused(f"adapter {name!r} in {path}: {error}{foreign}") from error.__cause__
@@ -161,13 +162,14 @@ def _check_kind(config: dict[str, Any]) -> None:
         raise AdapterRefused(f"it changes the embeddings of single tokens, which vLLM does not take: {merge}")
 
 
-def _rank(config: dict[str, Any]) -> int:
+def _ranks(config: dict[str, Any]) -> set[int]:
+    """The ranks that modules may have."""
     pattern = config.get("rank_pattern")
     ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else ())]
     for rank in ranks:
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
             raise AdapterRefused(f"the rank in {CONFIG} (r, rank_pattern) is {rank!r}, not a whole number above 0")
-    return max(ranks)
+    return set(ranks)
 
 
 def _target_modules(config: dict[str, Any]) -> tuple[str, ...]:
@@ -197,7 +199,7 @@ def _tensors(folder: Path) -> dict[str, Shape]:
         raise AdapterRefused(f"{file.name} is damaged: {error}") from error
 
 
-def _check_tensors(tensors: Mapping[str, Shape], rank: int, base: Shapes) -> None:
+def _check_tensors(tensors: Mapping[str, Shape], ranks: set[int], base: Shapes) -> None:
     pairs: dict[str, dict[str, Shape]] = defaultdict(dict)
     for name, shape in tensors.items():
         module, kind = _split(name)
@@ -214,7 +216,7 @@ def _check_tensors(tensors: Mapping[str, Shape], rank: int, base: Shapes) -> Non
             continue
         if set(pair) != {"A", "B"} or any(len(shape) != 2 for shape in pair.values()):
             raise AdapterRefused(f"{module} has not one matrix A and one matrix B")
-        _check_pair(module, pair["A"], pair["B"], rank, base)
+        _check_pair(module, pair["A"], pair["B"], ranks, base)
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -241,9 +243,10 @@ def _check_vocabulary(module: str, shape: Shape, base: Shapes) -> None:
         )
 
 
-def _check_pair(module: str, down: Shape, up: Shape, rank: int, base: Shapes) -> None:
-    if down[0] != up[1] or down[0] > rank:
-        raise AdapterRefused(f"{module} has rank {down[0]} and {up[1]}, {CONFIG} says {rank}")
+def _check_pair(module: str, down: Shape, up: Shape, ranks: set[int], base: Shapes) -> None:
+    if down[0] != up[1] or down[0] not in ranks:  # vLLM would take a smaller one, and scale it wrongly
+        said = " or ".join(map(str, sorted(ranks)))
+        raise AdapterRefused(f"{module} has rank {down[0]} and {up[1]}, {CONFIG} says {said}")
     at, fused = place(module), (up[0], down[1])
     known = base.get(at)
     if base and at not in base and _is_foreign(at, base):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from langchain_core.language_models import LangSmithParams
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from llm.bridge import refuse_on
 from llm.options import SamplingOptions
@@ -28,6 +28,15 @@ class OnEngine(Sampled):
         own = {name: value for name, value in values.items() if name in cls._own_fields()}
         given = {name: value for name, value in values.items() if name not in own and name not in REMOTE_ONLY}
         return own | SamplingOptions.model_validate(given).model_dump()
+
+    @field_validator("engine")
+    @classmethod
+    def _is_started(cls, engine: Any) -> Any:
+        if not hasattr(engine, "submit"):
+            raise ValueError(
+                f"engine is {type(engine).__name__}, not a started Engine: `async with Engine.start(options) as engine`"
+            )
+        return engine
 
     @classmethod
     def _own_fields(cls) -> set[str]:

@@ -32,8 +32,8 @@ class ToolUse:
 class OutputFormat:
     """How the answer to one request is constrained and read.
 
-    `constraint` is the caller's grammar, a dict of `vllm.StructuredOutputsParams`; vLLM's parser makes one of the tools
-    and of it. Raises InvalidRequest for tools that vLLM refuses, or a model whose format of tool calls is not known.
+    `constraint` is the caller's grammar, a dict of `vllm.StructuredOutputsParams`; of tools vLLM's parser makes one.
+    Raises InvalidRequest for both at once, tools that vLLM refuses, or a model whose format of calls is not known.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class OutputFormat:
         self._shown, self._hidden = False, True
         if use.tools and use.choice != "none" and self._tool_parser is None:
             raise InvalidRequest(f"how {engine.model} writes tool calls is not known: set engine.tool_call_parser")
+        if self._tool_parser and constraint is not None:
+            raise InvalidRequest("one grammar holds for an answer: give tools or structured_outputs, not both")
         if self._parses:
             self._prepare(use)
 

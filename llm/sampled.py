@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ValidationError, create_model
 
+from llm.option_names.older_names import in_todays_names
+from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import SamplingOptions
 from llm.protocol import InvalidRequest
 
@@ -34,8 +36,10 @@ class Sampled(_WithSampling):
         if not given:
             return self.sampling
         try:
-            return SamplingOptions(**self.sampling.model_dump() | given)
-        except ValidationError as error:
+            return SamplingOptions(**self.sampling.model_dump() | in_todays_names(given, SAMPLING))
+        except ValueError as error:
+            if not isinstance(error, ValidationError):
+                raise InvalidRequest(str(error)) from error
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             message = first["msg"].removeprefix("Value error, ")

@@ -1,13 +1,12 @@
 """Tools and schemas as LangChain users give them → what a request carries."""
 
-import json
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import JsonOutputKeyToolsParser, JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import PydanticToolsParser
 from langchain_core.output_parsers.transform import BaseCumulativeTransformOutputParser
@@ -16,6 +15,8 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
+
+from llm.reading.calls import is_json
 
 Tool = dict[str, Any] | type | Callable | BaseTool
 METHODS = ("json_schema", "function_calling", "json_mode")
@@ -115,21 +116,27 @@ class _Whole(BaseCumulativeTransformOutputParser[Any]):
 
 def _refuse_cut(generation: Generation) -> None:
     assert isinstance(generation, ChatGeneration)
-    if generation.message.response_metadata.get("finish_reason") == "length" and not _is_json(generation.text):
-        raise OutputParserException(
-            "the answer was cut by max_tokens and is no whole object: raise max_tokens", llm_output=generation.text
-        )
+    about = generation.message.response_metadata
+    stop = about.get("stop_reason")
+    if about.get("finish_reason") == "length":
+        cut, mend = "max_tokens", "raise max_tokens"
+    elif isinstance(stop, str):
+        cut, mend = f"the stop string {stop!r}", "leave it out"
+    else:
+        return
+    if not _is_whole(generation.message, generation.text):
+        raise OutputParserException(f"the answer was cut by {cut} and is no whole object: {mend}", generation.text)
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+def _is_whole(message: BaseMessage, text: str) -> bool:
+    if pieces := getattr(message, "tool_call_chunks", None):  # of which LangChain makes calls that were never written
+        return all(is_json(piece["args"] or "") for piece in pieces)
+    return bool(getattr(message, "tool_calls", None)) or is_json(text)
 
 
 def _with_raw(bound: Runnable, parser: Runnable) -> Runnable:
     parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
     failed = RunnablePassthrough.assign(parsed=lambda _: None)
-    return RunnableMap(raw=bound) | parsed.with_fallbacks([failed], exception_key="parsing_error")
+    # The model first, not inside the map: only the first of a sequence is given the options of the call.
+    raw = bound | RunnableMap(raw=RunnablePassthrough())
+    return raw | parsed.with_fallbacks([failed], exception_key="parsing_error")

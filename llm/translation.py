@@ -1,5 +1,6 @@
 """Our requests in vLLM's types; vLLM's outputs and refusals in ours."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ from llm import vllm_names
 from llm.options import SamplingOptions
 from llm.protocol import Candidate, Delta, EngineBusy, InvalidRequest, TokenLogprobs
 
+IN_THE_LIBRARY = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
+"""Where in its own source xgrammar has refused a grammar."""
 OURS = ("best_of", "use_beam_search", "length_penalty", "max_length", "priority", "cache_salt")
 """Sampling options that are not fields of vLLM's SamplingParams."""
 
@@ -91,7 +94,7 @@ def refusal_of(error: Exception) -> Exception:
     if isinstance(error, vllm_names.GracefulHTTPError):
         return EngineBusy(str(error))
     if isinstance(error, (vllm_names.VLLMClientError, ValueError, TypeError, OverflowError)):
-        return InvalidRequest(str(error))
+        return InvalidRequest(IN_THE_LIBRARY.sub("", str(error)))
     if isinstance(error, vllm_names.EngineGenerateError):
         return InvalidRequest(f"vLLM refused the request: {error.__cause__ or error}")
     return error

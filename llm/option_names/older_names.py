@@ -29,9 +29,10 @@ class OlderName:
 
 
 def in_todays_names(given: Mapping[str, Any], older: Mapping[str, OlderName]) -> dict[str, Any]:
-    """The options in today's names; where an older name and today's are both given, the older one holds.
+    """The options in today's names.
 
-    Raises ValueError for what cannot be done any more, with the reason; a name whose loss changes no answer is logged.
+    Raises ValueError for what cannot be done any more, with the reason, and for two names of one option with different
+    values; a name whose loss changes no answer is logged.
     """
     today = {name: value for name, value in given.items() if name not in older}
     for name, row in older.items():
@@ -42,7 +43,12 @@ def in_todays_names(given: Mapping[str, Any], older: Mapping[str, OlderName]) ->
 
 
 def _joined(name: str, new: str, there: Any, value: Any) -> Any:
-    if not there or isinstance(value, (bool, int, str)):
+    # OpenAI's `logprobs` is True beside the number of them; a default may be there beside what is asked for.
+    if there is None or there is True or there == value:
+        return value
+    if isinstance(value, (bool, int, float, str)):
+        raise ValueError(f"{name} makes {new} {value!r}, and {new} is given as {there!r}: say one of them")
+    if not there:
         return value
     if type(there) is not type(value):
         raise ValueError(f"{name} and {new} cannot both be given: say it all in {new}")

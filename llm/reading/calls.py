@@ -31,9 +31,13 @@ class Calls:
         """Add to `written` what a token adds."""
         self._parse(token, written)
 
-    def end(self, finish_reason: str, written: Written) -> None:
+    @property
+    def have_parts(self) -> bool:
+        """Whether of some call a part of its arguments is missing."""
+        return not all(map(is_json, self.arguments.values()))
+
+    def end(self, written: Written, *, cut: bool) -> None:
         """Add what was still held back. Of a call that is cut vLLM's parsers then make a whole one: it stays cut."""
-        cut = finish_reason == "length"
         self._parse(Token("", None), written, finished=True, calls=not cut)
         if not cut:
             for index in [index for index, arguments in self.arguments.items() if not arguments]:
@@ -93,6 +97,7 @@ class CallsFromStart(Calls):
     def __init__(self, parser: Any, request: Any, start: CallStart) -> None:
         super().__init__(parser, request)
         self._start = start
+        self._is_forced = request.tool_choice not in (None, "auto")
         self._before, self._since = "", ""
 
     @property
@@ -113,25 +118,31 @@ class CallsFromStart(Calls):
         if not self._start.closing:
             self._parse(Token(token.text, None), written)
 
-    def end(self, finish_reason: str, written: Written) -> None:
-        if not self._since:
-            written.text += self._before
-            return
-        if self._start.closing:
-            self._read_whole(finish_reason, written)
-        else:
+    def end(self, written: Written, *, cut: bool) -> None:
+        if self._since and self._start.closing:
+            self._read_whole(written, cut=cut)
+        elif self._since:
             self._parse(Token("", None), written)  # some parsers tell one thing at a time, and guess at the end
-            super().end(finish_reason, written)
-        if not self.arguments and finish_reason != "length":
-            written.text += self._since  # it was no call
+            super().end(written, cut=cut)
+        if not self.arguments and not self._is_forced and not (self._since and cut):
+            written.text += self._since or self._before  # it was no call
 
-    def _read_whole(self, finish_reason: str, written: Written) -> None:
+    def _read_whole(self, written: Written, *, cut: bool) -> None:
         _, _, found = self._parser.parse(self._since, self._request, enable_auto_tools=True)
         calls = [(call.name, call.arguments) for call in found or ()] or _listed(self._since)
-        if calls and finish_reason == "length" and not self._since.rstrip().endswith(self._start.closing):
+        if calls and cut and not self._since.rstrip().endswith(self._start.closing):
             calls[-1] = (calls[-1][0], "")
         for index, (name, arguments) in enumerate(calls):
             self._add(ToolCallFragment(index, f"call-{uuid.uuid4().hex}", name, arguments), written)
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is whole JSON; a line break within a string does no harm."""
+    try:
+        json.loads(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _listed(text: str) -> list[tuple[str, str]]:

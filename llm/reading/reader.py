@@ -79,12 +79,15 @@ class ParsingReader(Reader):
             before = written.reasoning
             self._answer(self._after_reasoning(token, written), written)
             written.reasoning = self._without(token, written.reasoning, before)
+        cut = False
         if delta.finish_reason is not None:
+            # A stop string may come in the middle of a call or of reasoning; the model's own end comes after them.
+            cut = delta.finish_reason == "length" or isinstance(delta.stop_reason, str)
             if self._reasoning:
-                self._answer(self._reasoning.end(delta.finish_reason, written), written)
+                self._answer(self._reasoning.end(written, cut=cut), written)
             if self._calls:
-                self._calls.end(delta.finish_reason, written)
-        called = self._calls is not None and bool(self._calls.arguments)
+                self._calls.end(written, cut=cut)
+        called = self._calls is not None and bool(self._calls.arguments) and not (cut and self._calls.have_parts)
         self.finish_reason = "tool_calls" if called and delta.finish_reason == "stop" else delta.finish_reason
         return written
 
@@ -149,7 +152,7 @@ class Tokens:
 class Reasoning:
     """Takes the reasoning out of an answer, by a parser of vLLM's that knows no tools.
 
-    Beyond vLLM: a further block that is closed, or cut by the length, is reasoning too. And an answer that ends without
+    Beyond vLLM: a further block that is closed, or cut, is reasoning too. And an answer that ends without
     any tag, where the prompt has opened none, was the answer: it is given as such at the end.
     """
 
@@ -175,10 +178,10 @@ class Reasoning:
             self._untagged.append(token)
         return self._parse(token, written)
 
-    def end(self, finish_reason: str, written: Written) -> list[Token]:
+    def end(self, written: Written, *, cut: bool) -> list[Token]:
         """What of the answer was still held back."""
         rest = self._parse(Token("", None), written, finished=True)
-        if finish_reason == "length":
+        if cut:
             self._add(self._further[1:], written)
             return rest
         untagged = [] if self._tagged or self._ended else self._untagged

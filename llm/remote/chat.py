@@ -14,7 +14,7 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import Field, model_validator
 
 from llm.binding import Binding
-from llm.choices import several
+from llm.choices import NOT_STREAMED, several
 from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import SamplingOptions
 from llm.prompting import PromptTooLong
@@ -234,7 +234,7 @@ class ChatRemote(Binding, BaseChatOpenAI):
 
     def _check_streamable(self, stop: list[str] | None, kwargs: dict[str, Any]) -> None:
         if several(self._sampling(stop, kwargs)):
-            raise InvalidRequest("n, best_of and use_beam_search give whole answers: call agenerate or ainvoke")
+            raise InvalidRequest(NOT_STREAMED)
 
     def _get_request_payload(
         self, input_: LanguageModelInput, *, stop: list[str] | None = None, **kwargs: Any

@@ -5,6 +5,8 @@ import os
 from dataclasses import is_dataclass
 from typing import Any, get_args
 
+import psutil
+
 from llm import vllm_names
 from llm.adapters import lora_fields
 from llm.models import has_fast_bfloat16
@@ -77,6 +79,10 @@ def _as_object(name: str, value: dict[str, Any]) -> Any:
 def _on_cpu(options: EngineOptions) -> dict[str, Any]:
     # The first request with logprobs would otherwise compile C++ for up to 27 s, or kill an engine without compiler.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    free, whole = (size / 2**30 for size in (psutil.virtual_memory().available, psutil.virtual_memory().total))
+    if options.kv_cache_gib > free:  # vLLM's process would say so after 15 s
+        needed = f"the KV cache needs {options.kv_cache_gib} GiB"
+        raise ValueError(f"{needed}, {free:.1f} of {whole:.1f} GiB are free: lower kv_cache_gib")
     fast = has_fast_bfloat16()
     given: dict[str, Any] = {
         "enforce_eager": True,

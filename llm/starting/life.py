@@ -49,7 +49,7 @@ class Life:
     def obituary(self) -> str:
         """Why vLLM has died, and what comes now."""
         cause = root_cause(self.started.log.lines) or f"{SILENT}, as when it is killed"
-        outlook = "it is being started again" if self._options.restart else "start the service again"
+        outlook = "it is being started again" if self._options.restart else "start the engine anew, or set restart"
         return f"the vLLM engine has died ({cause}): {outlook}"
 
     async def died(self) -> EngineUnavailable:

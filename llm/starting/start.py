@@ -115,6 +115,7 @@ class _Start:
         folder = resolve(options.model)
         prepare_environment()
         _import_vllm()
+        self._refuse_broken_off()
         with STARTING, _environment_kept(METHOD, JOIN, SOCKETS):
             try:
                 config = configure(options, folder)
@@ -143,8 +144,7 @@ class _Start:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self._before = set(multiprocessing.active_children())
         self._processes_may_run.set()
-        if self._broken_off.is_set():
-            raise EngineStartFailed("the start was broken off")
+        self._refuse_broken_off()
         given = self._options.vllm
         return _quiet_llm()(
             vllm_config=config,
@@ -152,6 +152,10 @@ class _Start:
             log_stats=not given.get("disable_log_stats"),
             log_requests=bool(given.get("enable_log_requests")),
         )
+
+    def _refuse_broken_off(self) -> None:
+        if self._broken_off.is_set():
+            raise EngineStartFailed("the start was broken off")
 
     def _processes(self) -> set[BaseProcess]:
         """Those of this start."""
@@ -183,7 +187,8 @@ def _import_vllm() -> None:
 
 
 def _try_import() -> None:
-    with suppress(ImportError):
+    # Not ImportError only: some imports fail otherwise in a process that is about to end.
+    with suppress(Exception):
         _ = vllm_names.AsyncEngineArgs, vllm_names.AsyncLLM
 
 

@@ -19,6 +19,9 @@ SECONDHAND = re.compile(
 """Exceptions that only say that another process has failed."""
 CRASH = re.compile(r"terminate called|what\(\):|Fatal Python error|Segmentation fault|\bFATAL\b")
 
+ABOVE_THE_MODELS = re.compile(r"(max_model_len .*)\. To allow overriding this maximum, set the env var .*", re.DOTALL)
+"""vLLM then tells how to have a window above the model's own, which gives nonsense or crashes."""
+
 SILENT = "its process ended and told nothing"
 
 ON_CPU = {"room": "kv_cache_gib", "share": "kv_cache_gib"}
@@ -105,12 +108,14 @@ def plainly(error: Exception) -> str:
     complaints: dict[str, str] = {}
     for found in error.errors():
         message = _one_line(found["msg"].removeprefix("Value error, "))
+        if found["type"] == "literal_error":
+            message += f", not {found['input']!r}"
         complaints.setdefault(str(found["loc"][0]) if found["loc"] else "", message)
     return "; ".join(f"{field}: {message}" if field else message for field, message in complaints.items())
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(ABOVE_THE_MODELS.sub(r"\1: set it to that or less, or auto", text).split())
 
 
 def root_cause(lines: Sequence[str]) -> str | None:

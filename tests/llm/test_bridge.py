@@ -2,6 +2,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,41 @@ def test_leaving_early_closes_without_a_loop_here(far: LoopThread) -> None:
         assert next(items) == 1
     assert source.happened == ["closed"]
     assert source.loops == {far.loop}
+
+
+def test_what_the_garbage_collector_finds_on_the_far_loop_is_closed_there(far: LoopThread) -> None:
+    source = Source(1, 2, 3)
+    items = iterate_blocking(source.iterate(), far.loop)
+    assert next(items) == 1
+    left_open = [items]
+    del items
+
+    async def drop() -> None:
+        left_open.clear()  # closes it, as a collection on this thread does
+        async with asyncio.timeout(5):
+            while source.happened != ["closed"]:  # noqa: ASYNC110  (what is waited for has no event)
+                await asyncio.sleep(0)
+
+    far.run(drop())
+
+
+def test_a_loop_that_ends_closes_what_is_open_without_a_word(far: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
+    sources = [Source(1, 2, 3) for _ in range(20)]
+
+    async def outer(source: Source) -> AsyncGenerator[int, None]:
+        async with aclosing(iterate_from(source.iterate(), far.loop)) as items:
+            async for item in items:
+                yield item
+
+    async def leave_open() -> list[Any]:
+        opened = [outer(source) for source in sources]
+        for items in opened:
+            await anext(items)
+        return opened
+
+    assert len(asyncio.run(leave_open())) == 20
+    assert [source.happened for source in sources] == [["closed"]] * 20
+    assert not caplog.records
 
 
 async def test_blocking_iteration_on_the_own_loop_is_refused() -> None:

@@ -207,7 +207,7 @@ async def test_choices_of_each_prompt_stay_apart(
 @pytest.mark.parametrize("ask", [astreamed, streamed])
 @pytest.mark.parametrize("sampling", [{"n": 2}, {"best_of": 2}, {"use_beam_search": True, "n": 2}], ids=str)
 async def test_several_choices_cannot_be_streamed(engine: ScriptedEngine, ask: Ask, sampling: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest, match="call agenerate"):
+    with pytest.raises(InvalidRequest, match="call invoke or generate"):
         await ask(VLLMCompletion(engine=engine, temperature=1.0), PROMPT, **sampling)
     assert engine.submitted == []
 

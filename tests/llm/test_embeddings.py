@@ -45,6 +45,7 @@ class SentenceModel:
     """
 
     max_seq_length: int | None = 12
+    dtype = None
 
     def __init__(self, **prompts: str) -> None:
         self.prompts = {"query": "", "document": ""} | prompts  # sentence-transformers fills these in

@@ -83,7 +83,7 @@ async def test_a_death_is_told_with_its_cause_and_everything_is_stopped() -> Non
     engine.check()
     started.llm.die()
     assert str(await engine.died()) == (
-        "the vLLM engine has died (InvalidCxxCompiler: no g++): start the service again"
+        "the vLLM engine has died (InvalidCxxCompiler: no g++): start the engine anew, or set restart"
     )
     with pytest.raises(EngineUnavailable, match="InvalidCxxCompiler"):
         engine.check()

@@ -1,5 +1,6 @@
 """A LoRA's folder is read, and refused in plain words where vLLM would fail, or worse, would not."""
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -150,6 +151,17 @@ def test_smaller_and_larger_matrices_than_the_models_are_refused(
     assert read("a", folder, UNKNOWN)
 
 
+def test_matrices_of_another_rank_than_the_configuration_says_are_refused(base: BaseModel, tmp_path: Path) -> None:
+    config = tiny(tmp_path) / "adapter_config.json"
+    said = json.loads(config.read_text())
+    assert said["r"] == 2
+    config.write_text(json.dumps(said | {"r": 8}))
+    with pytest.raises(AdapterRefused, match=r"has rank 2 and 2, adapter_config\.json says 8"):
+        read("a", tmp_path, base)
+    config.write_text(json.dumps(said | {"r": 8, "rank_pattern": {"q_proj": 2}}))
+    assert read("a", tmp_path, base).rank == 8
+
+
 def test_an_adapter_with_more_layers_than_the_model_is_refused(base: BaseModel, tmp_path: Path) -> None:
     with pytest.raises(AdapterRefused, match=r"the model has no model\.layers\.2\."):
         read("a", tiny(tmp_path, layers=range(3)), base)
@@ -211,7 +223,7 @@ def test_tensors_that_make_no_lora_are_refused(
         matrices("lm_head", (2, 4), (10, 2)),
         matrices("model.layers.1.mlp.experts.base_layer", (64, 4), (4, 64)),
         {"base_model.model.model.embed_tokens.base_layer.weight": np.zeros((10, 4), "float32")},
-        matrices("language_model.layers.1.self_attn.q_proj", (1, 4), (6, 1)),
+        matrices("language_model.layers.1.self_attn.q_proj", (2, 4), (6, 2)),
     ],
     ids=["embedding", "tied output", "experts, which vLLM checks", "a copy of the embeddings", "another prefix"],
 )

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from llm.chat import ChatVLLM
 from llm.option_names import older_names, option_table
 from llm.option_names.engine_fields import engine_fields
 from llm.option_names.older_engine_options import ENGINE, RopeParameters
 from llm.option_names.older_sampling_options import SAMPLING
 from llm.options import EngineOptions, Options, SamplingOptions
+from llm.protocol import InvalidRequest
+from tests.fakes import ScriptedEngine
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +113,7 @@ class Weather(BaseModel):
     ("older", "today"),
     [
         ({"max_completion_tokens": 7}, {"max_tokens": 7}),
-        ({"max_completion_tokens": 7, "max_tokens": 512}, {"max_tokens": 7}),
+        ({"max_completion_tokens": 7, "max_tokens": 7}, {"max_tokens": 7}),
         ({"max_new_tokens": 7}, {"max_tokens": 7}),
         ({"logprobs": True}, {"logprobs": 0}),
         ({"logprobs": False}, {"logprobs": None}),
@@ -221,3 +224,25 @@ def test_the_document_is_what_the_code_says() -> None:
     document = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert document == option_table.document(), f"run {option_table.COMMAND}"
     assert option_table.COMMAND in document.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_completion_tokens": 7, "max_tokens": 512},
+        {"max_new_tokens": 7, "max_completion_tokens": 8},
+        {"logprobs": False, "top_logprobs": 3},
+        {"guided_choice": ["甲"], "guided_regex": "乙"},
+    ],
+    ids=lambda options: "+".join(options),
+)
+def test_two_names_that_say_different_things_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"say one of them|one of json"):
+        SamplingOptions(**options)
+    with pytest.raises(InvalidRequest, match=r"say one of them|one of json"):
+        ChatVLLM(engine=ScriptedEngine(), max_tokens=20)._sampling(None, options)
+
+
+def test_a_name_of_the_call_holds_over_another_one_of_the_model() -> None:
+    chat = ChatVLLM(engine=ScriptedEngine(), max_tokens=20)
+    assert chat._sampling(None, {"max_new_tokens": 7}).max_tokens == 7

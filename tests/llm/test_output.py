@@ -150,6 +150,8 @@ def test_text_that_is_no_tokens_text_comes_all_the_same() -> None:
 
 # Where calls begin
 
+AUTO = SimpleNamespace(tool_choice="auto")
+
 
 class Recording:
     """A parser that finds nothing, and what it got."""
@@ -164,13 +166,13 @@ class Recording:
 def after(start: CallStart, text: str, lengths: list[int], *, finish_reason: str = "stop") -> tuple[str, str]:
     """What is text, and what the parser gets, of a text that comes in pieces."""
     recording, written = Recording(), Written()
-    calls = CallsFromStart(recording, None, start)
+    calls = CallsFromStart(recording, AUTO, start)
     while text:
         length = lengths.pop() if lengths else 1
         calls.read(Token(text[:length], None), written)
         text = text[length:]
     before = written.text
-    calls.end(finish_reason, written)
+    calls.end(written, cut=finish_reason == "length")
     assert written.text.startswith(before)
     return written.text, recording.got
 
@@ -205,7 +207,7 @@ def test_a_call_in_json_begins_with_the_name_of_a_tool(text: str, call: str) -> 
 
 def test_a_text_is_held_back_no_longer_than_it_may_begin_a_call() -> None:
     start, written = CallStart.of("<tool_call>"), Written()
-    calls = CallsFromStart(Recording(), None, start)
+    calls = CallsFromStart(Recording(), AUTO, start)
     shown = []
     for character in "a<b <tool!":
         calls.read(Token(character, None), written)

@@ -82,7 +82,7 @@ def test_events_of_several_choices_come_without_a_stream(chat: ChatVLLM) -> None
 def test_what_cannot_be_is_refused_in_plain_words(chat: ChatVLLM) -> None:
     with pytest.raises(InvalidRequest, match="n 2 at temperature 0 gives one answer 2 times: set temperature above 0"):
         chat.invoke(QUESTION, n=2)
-    with pytest.raises(InvalidRequest, match="give whole answers: call agenerate or ainvoke"):
+    with pytest.raises(InvalidRequest, match="give whole answers: call invoke or generate"):
         next(chat.stream(QUESTION, n=2, temperature=1.0))
 
 

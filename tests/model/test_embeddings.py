@@ -32,12 +32,13 @@ def engine_first(engine: Engine) -> None:
 
 
 @contextmanager
-def in_weights(name: str) -> Iterator[Embedder]:
+def in_weights(name: str, **options: Any) -> Iterator[Embedder]:
+    """The embedder in weights of the test's choice."""
     import torch
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llm.passes.weight_type", lambda device: getattr(torch, name))
-        embedder = Embedder()
+        embedder = Embedder(EmbedderOptions(**options))
         embedder.embed_query("loads it")
         yield embedder
 

@@ -24,3 +24,8 @@ def test_no_more_is_asked_for_than_the_window_holds(options: dict[str, int], ask
 
 def test_a_number_too_large_to_be_sent_is_the_callers_mistake() -> None:
     assert type(refusal_of(OverflowError("can't serialize ints"))).__name__ == "InvalidRequest"
+
+
+def test_a_refusal_does_not_say_where_in_a_library_it_was_written() -> None:
+    error = ValueError("Failed: [11:55:09] /project/cpp/json_schema_converter.cc:4944: minLength is above maxLength")
+    assert str(refusal_of(error)) == "Failed: minLength is above maxLength"

@@ -123,9 +123,9 @@ async def test_everybody_who_waits_for_an_engine_that_dies_gets_one_exception(
             with pytest.raises(Exception, match="EngineCore"):
                 await forgotten
         assert {str(failure) for failure in failures} == {
-            f"the vLLM engine has died ({ending}): start the service again"
+            f"the vLLM engine has died ({ending}): start the engine anew, or set restart"
         }
-        with pytest.raises(EngineUnavailable, match="start the service again"):
+        with pytest.raises(EngineUnavailable, match="start the engine anew, or set restart"):
             await engine.submit([1], LONG)
         assert engine.unfinished == 0
     assert "has died" in caplog.text
