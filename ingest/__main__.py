@@ -18,7 +18,7 @@ from ingest.settings import IngestSettings, SettingsFileNotFound
 SETTINGS_ERRORS = (SettingsFileNotFound, ValidationError, tomllib.TOMLDecodeError)
 
 EXIT_STATUSES = """exit status:
-  0    every file is in
+  0    every file is in, though perhaps not with all that it holds: the report names such ones
   1    some file failed; the report names it, the others are in
   2    nothing was done: bad arguments or settings, no folder, an empty one, another writer, another embedder
   130  interrupted; the next run finishes it"""
