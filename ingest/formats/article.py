@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.formats.assembly import table
+from ingest.formats.assembly import spread, table
 
 UNSEEN = "//head|//script|//style|//template|//svg|//comment()|//processing-instruction()"
 AROUND_TAGS, AROUND_ROLES = ("nav", "footer"), ("navigation", "contentinfo", "search")
@@ -98,8 +98,14 @@ def _replace(element: Any, text: str) -> None:
 def _rows(grid: Any) -> list[list[str]]:
     """The rows of a table; none when its cells hold parts of a page."""
     arranges = next(grid.iter(*ARRANGED), None) is not None
-    rows = [["".join(cell.itertext()) for cell in row.iter("th", "td")] for row in grid.iter("tr")]
+    rows = spread([[_cell(cell) for cell in row.iter("th", "td")] for row in grid.iter("tr")])
     return rows if len(rows) > 1 and max(map(len, rows)) > 1 and not arranges else []
+
+
+def _cell(cell: Any) -> tuple[str, int, int]:
+    spans = (cell.get(name, "1").strip() for name in ("colspan", "rowspan"))
+    columns, rows = (int(span) if span.isdecimal() and len(span) < 6 else 1 for span in spans)
+    return "".join(cell.itertext()), columns, rows
 
 
 def _lay_out(grid: Any, rows: list[list[str]]) -> None:

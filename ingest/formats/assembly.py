@@ -5,6 +5,9 @@ from typing import Any
 from ingest.decode import clean
 from ingest.document import LoadedDocument
 
+WIDEST = 100
+"""Columns of a table, at most, as far as cells span them."""
+
 
 class Assembly:
     """A document in the making: blocks a blank line apart."""
@@ -71,3 +74,24 @@ def table(rows: list[list[str]]) -> str:
     if len(rows) == 1 or max(map(len, rows), default=0) < 2:
         return "\n".join("; ".join(filter(None, row)) for row in rows)
     return "\n".join(["; ".join(filter(None, rows[0])), *(row_line(rows[0], row) for row in rows[1:])])
+
+
+def spread(rows: list[list[tuple[str, int, int]]]) -> list[list[str]]:
+    """Rows of cells with the columns and the rows they span → rows of as many texts as columns: a cell's text stands in
+    its first column, in each of its rows."""
+    grid: list[list[str]] = []
+    hanging: dict[int, tuple[str, int]] = {}
+    for row in rows:
+        line: list[str] = []
+        for text, columns, height in [*row, ("", 0, 0)]:
+            while len(line) in hanging:  # a cell of a row above
+                above, left = hanging.pop(len(line))
+                if left > 1:
+                    hanging[len(line)] = above, left - 1
+                line.append(above)
+            for index in range(min(columns, WIDEST)):
+                if height > 1 and len(line) < WIDEST:
+                    hanging[len(line)] = text if not index else "", height - 1
+                line.append(text if not index else "")
+        grid.append(line)
+    return grid

@@ -6,7 +6,7 @@ from mimetypes import guess_type
 from typing import Any
 
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
-from ingest.formats.assembly import Assembly, table
+from ingest.formats.assembly import WIDEST, Assembly, table
 from ingest.formats.extraction import document, extract, recognised_pictures, title_and_author
 from ingest.formats.package import Package
 
@@ -89,16 +89,31 @@ class _Story:
                 yield from self._runs(child, boxes)
 
     def _table(self, element: Any) -> str:
-        rows = [
-            [self._cell(cell) for cell in row.iterchildren(f"{W}tc", f"{W}sdt")]
-            for row in element.iterchildren(f"{W}tr")
-        ]
+        rows: list[list[str]] = []
+        for row in element.iterchildren(f"{W}tr"):
+            line: list[str] = []
+            for cell in row.iterchildren(f"{W}tc", f"{W}sdt"):
+                is_continued, columns = _spans(cell)
+                above = rows[-1][len(line)] if is_continued and rows and len(line) < len(rows[-1]) else ""
+                line += [self._cell(cell) or above, *[""] * (columns - 1)]
+            rows.append(line)
         return table(rows)
 
     def _cell(self, cell: Any) -> str:
         inner = _Story(Assembly(separator="\n"), {}, self._notes)
         inner.add(cell)
         return inner.parts.document("").text
+
+
+def _spans(cell: Any) -> tuple[bool, int]:
+    """Whether a cell goes on from the row above, and the columns it spans."""
+    inner = cell if cell.tag == f"{W}tc" else cell.find(f"{W}sdtContent/{W}tc")
+    if inner is None:
+        return False, 1
+    merged, columns = inner.find(f"{W}tcPr/{W}vMerge"), inner.find(f"{W}tcPr/{W}gridSpan")
+    width = columns.get(f"{W}val", "1") if columns is not None else "1"
+    is_continued = merged is not None and merged.get(f"{W}val") != "restart"
+    return is_continued, min(int(width), WIDEST) if width.isdecimal() and len(width) < 6 else 1
 
 
 def _heading_levels(package: Package, main: str) -> dict[str, int]:

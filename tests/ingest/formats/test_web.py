@@ -50,6 +50,25 @@ def test_each_row_of_a_table_keeps_its_header(read: Callable) -> None:
     assert text.split("\n\n") == ["x", "Kinds", "代码; Days", "代码: A; Days: 5", "代码: B", "after\n"]
 
 
+def test_merged_cells_keep_the_others_under_their_header(read: Callable) -> None:
+    rows = (
+        "<tr><th>Kind<th>代码<th>Days<tr><td rowspan=2>hot<td>E1<td>5<tr><td>E2<td>7"
+        "<tr><td colspan=2>all<td>9<tr><td colspan=99999999 rowspan=x>end"
+    )
+    lines = read("a.html", f"<table>{rows}</table>").text.split("\n\n")
+    assert lines[1:] == [
+        "Kind: hot; 代码: E1; Days: 5",
+        "Kind: hot; 代码: E2; Days: 7",
+        "Kind: all; Days: 9",
+        "Kind: end\n",
+    ]
+
+
+def test_a_table_of_cells_that_span_everything_does_not_explode(read: Callable) -> None:
+    rows = "<tr><td colspan=9999 rowspan=9999>x<td>y" * 2000
+    assert read("a.html", f"<table>{rows}</table>").text.count("\n\n") == 1999
+
+
 def test_a_picture_gives_its_description_only(read: Callable) -> None:
     page = '<p>a<img alt="Chart 图" src="data:image/png;base64,AAAA">b<img src=x.png></p>'
     assert read("a.html", page).text.strip() == "aChart 图b"

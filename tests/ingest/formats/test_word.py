@@ -77,6 +77,17 @@ def test_a_row_keeps_its_header_and_a_cell_its_inner_table(read: Callable) -> No
     assert read("a.docx", saved(word)).text == "代码; Meaning\n代码: E1; Meaning: hot\n代码: E2; Meaning: inner"
 
 
+def test_merged_cells_keep_the_others_under_their_header(read: Callable) -> None:
+    word = docx.Document()
+    table = word.add_table(3, 3)
+    for at, text in enumerate(["Kind", "代码", "Days", "hot", "E1", "5", "", "E2", ""]):
+        table.cell(at // 3, at % 3).text = text
+    table.cell(1, 0).merge(table.cell(2, 0))
+    table.cell(2, 1).merge(table.cell(2, 2))
+    lines = read("a.docx", saved(word)).text.split("\n")
+    assert lines == ["Kind; 代码; Days", "Kind: hot; 代码: E1; Days: 5", "Kind: hot; 代码: E2"]
+
+
 def test_inserted_text_is_read_and_deleted_text_is_not(read: Callable) -> None:
     word = docx.Document()
     paragraph = word.add_paragraph("Now ")
