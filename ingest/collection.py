@@ -63,11 +63,13 @@ def open_chroma(folder: Path) -> "ClientAPI":
         return chromadb.PersistentClient(str(folder / "chroma"), Settings(anonymized_telemetry=False))
 
 
-def make_collection(client: "ClientAPI", collection: str, name: str, embedder: "EmbedderLike") -> "Collection":
+def make_collection(
+    client: "ClientAPI", collection: str, name: str, embedder: "EmbedderLike", *, sync_threshold: int = NEVER
+) -> "Collection":
     """An empty collection of a knowledge base, for this embedder."""
     return client.create_collection(
         collection,
-        configuration={"hnsw": {"space": "cosine", "sync_threshold": NEVER}},
+        configuration={"hnsw": {"space": "cosine", "sync_threshold": sync_threshold}},
         metadata={"knowledge_base": name, "fingerprint": json.dumps(embedder.fingerprint)},
         embedding_function=None,
     )

@@ -4,13 +4,14 @@ Chroma writes a collection's index (`data_level0.bin`, `link_lists.bin` …) in 
 `sync_threshold` rows since the last time, and a process that only reads has seen them as soon as it loads. With a
 writer and one reader that loads every second, 1.5.9 ended in a reader killed by SIGSEGV or a `link_lists.bin` of 27 GB.
 So the threshold is one that is never reached (what is not in the files is in Chroma's log, from which every load takes
-it), and the writer alone lowers it, under a lock that loading shares.
+it), and only the writer's client has found a lower one; it writes under a lock that loading shares.
 """
 
 import fcntl
+import sqlite3
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from chromadb.api import ClientAPI
     from chromadb.api.models.Collection import Collection
 
-NOW = 2
-"""The least threshold that Chroma takes; a single row stays in the log."""
+LIST_OF_IDS = "index_metadata.pickle"
+"""The last of the index files that Chroma writes."""
 
 
 class IndexBusy(Exception):
@@ -54,18 +55,37 @@ def load(folder: Path, name: str, live: str, *, wait: bool = True) -> tuple["Cli
         return _settled(folder, live)
 
 
-def write(folder: Path, name: str, live: str) -> tuple["ClientAPI", "Collection"]:
-    """Bring the index files up to date, and load them. Only for the one who holds the writer's lock."""
+def load_for_writing(folder: Path, name: str, live: str, rows: int) -> tuple["ClientAPI", "Collection"]:
+    """A client that writes the index files by itself each time that it has seen so many rows, and others do not.
+
+    Its writes that may be the last of so many need the exclusive lock. Only for the one who holds the writer's lock.
+    """
     with index_lock(folder, name, exclusive=True):
         _, collection = _open(folder, live)
-        _set_threshold(collection, NOW)
-        return _settled(folder, live)
+        set_threshold(collection, rows)
+        client, collection = _open(folder, live)  # a client keeps to the threshold that it has found
+        set_threshold(_touched(collection), NEVER)
+        return client, collection
+
+
+def written_at(folder: Path, collection: "Collection") -> int:
+    """When the index files were written, in nanoseconds; 0 when they never were."""
+    times = [path.stat().st_mtime_ns for path in index_files(folder, collection) if path.name == LIST_OF_IDS]
+    return max(times, default=0)
+
+
+def index_files(folder: Path, collection: "Collection") -> list[Path]:
+    """The files of a collection's index."""
+    uri = (folder / "chroma" / "chroma.sqlite3").absolute().as_uri() + "?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as chroma:
+        segments = chroma.execute("SELECT id FROM segments WHERE collection = ?", (str(collection.id),)).fetchall()
+    return [path for (segment,) in segments for path in (folder / "chroma" / segment).glob("*")]
 
 
 def _settled(folder: Path, live: str) -> tuple["ClientAPI", "Collection"]:
     _, collection = _open(folder, live)
-    _set_threshold(_touched(collection), NEVER)
-    client, collection = _open(folder, live)  # a client keeps to the threshold that it has found
+    set_threshold(_touched(collection), NEVER)
+    client, collection = _open(folder, live)
     return client, _touched(collection)
 
 
@@ -84,7 +104,7 @@ def _threshold(collection: "Collection") -> int | None:
     return (collection.configuration_json.get("hnsw") or {}).get("sync_threshold")
 
 
-def _set_threshold(collection: "Collection", rows: int) -> None:
+def set_threshold(collection: "Collection", rows: int) -> None:
     """Takes effect in clients that are opened after it."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of collections without an embedder
         collection.modify(configuration={"hnsw": {"sync_threshold": rows}})

@@ -57,10 +57,10 @@ class Journal:
         """How many rows were put into Chroma, or taken out, since its index files were written."""
         return int(self._about("unwritten") or 0)
 
-    def note_written(self) -> None:
-        """Note that Chroma's index files are up to date."""
+    def note_written(self, since: int) -> None:
+        """Note that Chroma's index files were written, and that so many rows at most have come since."""
         with self._transaction(changing=False) as connection:
-            connection.execute("DELETE FROM about WHERE name = 'unwritten'")
+            connection.execute("INSERT OR REPLACE INTO about VALUES ('unwritten', ?)", (since,))
 
     def switch(self, live: str | None, *, empty: bool = False) -> None:
         """From now on another collection answers, with the same chunks or, `empty`, with none."""

@@ -1,7 +1,6 @@
 """Knowledge bases as a whole: list, describe, make, empty, delete."""
 
 import shlex
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ingest.collection import (
     next_collection_name,
     open_chroma,
 )
+from ingest.index import index_files
 from ingest.journal import Journal
 from ingest.lock import writer_lock
 
@@ -170,11 +170,7 @@ def _live(folder: Path) -> Iterator[tuple[str, "Collection", Journal]]:
 def _own_bytes(folder: Path, name: str, collection: "Collection") -> int:
     path = journal_path(folder, name)
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
-    uri = (folder / "chroma" / "chroma.sqlite3").absolute().as_uri() + "?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True)) as chroma:
-        segments = chroma.execute("SELECT id FROM segments WHERE collection = ?", (str(collection.id),)).fetchall()
-    for (segment,) in segments:
-        files += (folder / "chroma" / segment).glob("*")
+    files += index_files(folder, collection)
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest import index
 from ingest.collection import (
+    NEVER,
     drop_others,
     fingerprint,
     journal_path,
@@ -58,11 +59,12 @@ def reindex(folder: Path, name: str, embedder: "EmbedderLike", progress: Progres
         if fingerprint(old) == embedder.fingerprint:
             return False
         _check_lengths(name, journal, old, embedder)
-        new = make_collection(client, next_collection_name(name, journal.generation()), name, embedder)
+        number = journal.generation()
+        new = make_collection(client, next_collection_name(name, number), name, embedder, sync_threshold=BATCH)
         _copy(journal, old, new, embedder, progress, min(BATCH, client.get_max_batch_size()))
-        index.write(folder, name, new.name)
+        index.set_threshold(new, NEVER)  # until now nobody else could load it
         journal.switch(new.name)
-        journal.note_written()
+        journal.note_written(BATCH)
         drop_others(client, name, new.name)
     return True
 

@@ -35,8 +35,9 @@ REOPEN_SECONDS = 2.0
 RETRY_AFTER_SECONDS = (0.0, 0.05, 0.2)
 LOOKED_PAST = 1000
 """Chunks of unfinished documents that a query looks past at most."""
-UNWRITTEN_AFTER_RUN = 1000
-"""Rows that may stay in Chroma's log alone when a run ends; writing them takes longer than many small runs."""
+LEAST_ROWS = 1000
+"""Rows after which the index files are written, or a twentieth of all if that is more: each load takes as many from
+Chroma's log (about 2,000 a second), and writing the files takes time with the size of the whole."""
 DEEPER = 4
 """So many times as many candidates are looked at when too few of them meet a condition."""
 
@@ -85,28 +86,6 @@ class KnowledgeBase(LangChainVectorStore):
         elif rebuild:
             start_over(folder, name, ours)
         return cls(folder, name, ours)
-
-    @classmethod
-    def from_texts(
-        cls,
-        texts: list[str],
-        embedding: EmbedderLike | Embeddings,
-        metadatas: list[dict] | None = None,
-        *,
-        ids: list[str] | None = None,
-        folder: Path | None = None,
-        name: str = "default",
-        **kwargs: Any,
-    ) -> "KnowledgeBase":
-        """LangChain's way to open a knowledge base, made when it is not there, and to add texts to it.
-
-        `folder`: by default that of the settings.
-        """
-        from ingest.settings import StoreOptions
-
-        knowledge_base = cls.open(folder or StoreOptions().path, name, embedding, create=True)
-        knowledge_base.add_texts(texts, metadatas, ids=ids, **kwargs)
-        return knowledge_base
 
     def close(self) -> None:
         """Close the journal. Chroma's part closes when nothing refers to it any more."""
@@ -187,22 +166,32 @@ class KnowledgeBase(LangChainVectorStore):
 
         with writer_lock(lock_path(self.folder, self.name), self.name):
             if not self._wrote_last or self._is_behind():
-                self._load()
+                self._load(for_writing=True)
                 drop_others(self._client, self.name, self.collection.name)
                 self._mend_lexical()
             self._is_writing = True
             try:
                 yield Writer(self, self._batch)
-                if self.journal.unwritten() >= UNWRITTEN_AFTER_RUN:
-                    self.write_index()
                 self.journal.note_run(datetime.now().astimezone().isoformat(timespec="seconds"))
             finally:
                 self._generation, self._is_writing, self._wrote_last = self.journal.generation(), False, True
 
-    def write_index(self) -> None:
-        """Bring Chroma's index files up to date; for the writer."""
-        self._use(*index.write(self.folder, self.name, self.collection.name))
-        self.journal.note_written()
+    @contextmanager
+    def changing_index(self, rows: int) -> Iterator[None]:
+        """Around each write to Chroma: alone where it may make or write the index files; for the writer."""
+        if not self.is_empty and self.journal.unwritten() + rows < self._rows:
+            yield
+            return
+        with index.index_lock(self.folder, self.name, exclusive=True):
+            before = index.written_at(self.folder, self.collection)
+            yield
+            if index.written_at(self.folder, self.collection) != before:
+                self.journal.note_written(rows)
+        if self.is_empty or self._rows_between() > 2 * self._rows:
+            self._load(for_writing=True)
+
+    def _rows_between(self) -> int:
+        return max(LEAST_ROWS, self.journal.count()[1] // 20)
 
     def ask(self, question: Callable[["Collection"], Result]) -> Result:
         """Put a question to Chroma, on an index that is at most REOPEN_SECONDS old.
@@ -265,7 +254,7 @@ class KnowledgeBase(LangChainVectorStore):
         """Whether another process has written since the index was loaded; the writer sees what it writes itself."""
         return not self._is_writing and self.journal.generation() != self._generation
 
-    def _load(self, *, wait: bool = True) -> None:
+    def _load(self, *, wait: bool = True, for_writing: bool = False) -> None:
         """Load the index as it is on disk now; a Chroma client never sees what another process has written since."""
         with self._lock:
             if self.journal.live() is None and exists(self.folder, self.name):  # deleted and made again
@@ -273,8 +262,12 @@ class KnowledgeBase(LangChainVectorStore):
             began, generation, live = time.monotonic(), self.journal.generation(), self.journal.live()
             if live is None:
                 raise unknown(self.folder, self.name)
+            place = self.folder, self.name, live
+            self._rows = self._rows_between()
             try:
-                client, collection = index.load(self.folder, self.name, live, wait=wait)
+                client, collection = (
+                    index.load_for_writing(*place, self._rows) if for_writing else index.load(*place, wait=wait)
+                )
             except index.IndexBusy:  # ask the index that is loaded, and look again later
                 self._loaded = time.monotonic()
                 return
@@ -282,7 +275,7 @@ class KnowledgeBase(LangChainVectorStore):
                 self._outdated = True
                 raise EmbedderMismatch(self.name, stored, self.embedder.fingerprint)
             self._use(client, collection)
-            self._generation, self._outdated = generation, False
+            self._generation, self._outdated, self._wrote_last = generation, False, False
             # A large index must not be loaded again and again while another process writes to it.
             self._pause = max(REOPEN_SECONDS, self._loaded - began)
 

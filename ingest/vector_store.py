@@ -7,7 +7,8 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -54,6 +55,41 @@ class LangChainVectorStore(VectorStore):
     @abstractmethod
     def writing(self) -> AbstractContextManager["Writer"]:
         """Be the one writer."""
+
+    @classmethod
+    @abstractmethod
+    def open(
+        cls,
+        folder: Path,
+        name: str,
+        embedder: EmbedderLike | Embeddings,
+        *,
+        create: bool = False,
+        rebuild: bool = False,
+    ) -> Self:
+        """Open a knowledge base, or make it."""
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: EmbedderLike | Embeddings,
+        metadatas: list[dict] | None = None,
+        *,
+        ids: list[str] | None = None,
+        folder: Path | None = None,
+        name: str = "default",
+        **kwargs: Any,
+    ) -> Self:
+        """LangChain's way to open a knowledge base, made when it is not there, and to add texts to it.
+
+        `folder`: by default that of the settings.
+        """
+        from ingest.settings import StoreOptions
+
+        knowledge_base = cls.open(folder or StoreOptions().path, name, embedding, create=True)
+        knowledge_base.add_texts(texts, metadatas, ids=ids, **kwargs)
+        return knowledge_base
 
     @property
     def embeddings(self) -> Embeddings:

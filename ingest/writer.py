@@ -3,11 +3,9 @@
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest.index import index_lock
 from ingest.journal import StoredChunk, StoredDocument, in_batches
 from ingest.metadata import OF_A_CHUNK, Flat, flatten
 from ingest.split import Chunk
@@ -41,9 +39,6 @@ Place = tuple[PreparedDocument, int]
 """A chunk: its document and its number in it."""
 Vectors = dict[bytes, Any]
 """A vector for each digest of a text."""
-LEAST_UNWRITTEN = 10_000
-"""Rows after which the index files are written, or a tenth of all if that is more: a reader takes as many from the log
-each time it loads (about 6,000 a second), and writing takes time with the size of the whole."""
 
 
 class Writer:
@@ -57,7 +52,6 @@ class Writer:
     def __init__(self, knowledge_base: "KnowledgeBase", batch: int) -> None:
         self._knowledge_base, self._batch = knowledge_base, batch
         self._journal = knowledge_base.journal
-        self._is_empty = knowledge_base.is_empty
         self._recent: deque[Vectors] = deque(maxlen=2)
 
     def embed(self, places: list[Place]) -> Vectors:
@@ -77,17 +71,8 @@ class Writer:
         known = self._journal.known(chunk.id for chunk in chunks)
         new = [(place, chunk) for place, chunk in zip(places, chunks, strict=True) if chunk.id not in known]
         self._journal.announce(chunk for _, chunk in new)
-        with self._making_index():
+        with self._knowledge_base.changing_index(len(new)):
             self._upsert(new, vectors)
-        self._is_empty = False
-        unwritten = self._journal.unwritten()
-        if unwritten >= LEAST_UNWRITTEN and unwritten >= self._journal.count()[1] // 10:
-            self._knowledge_base.write_index()
-
-    def _making_index(self) -> AbstractContextManager[None]:
-        """The first rows make the index files, which must not happen while another process loads them."""
-        folder, name = self._knowledge_base.folder, self._knowledge_base.name
-        return index_lock(folder, name, exclusive=True) if self._is_empty else nullcontext()
 
     def _upsert(self, new: list[tuple[Place, StoredChunk]], vectors: Vectors) -> None:
         for batch in in_batches(new, self._batch):
@@ -123,7 +108,8 @@ class Writer:
     def sweep(self) -> None:
         """Drop everything from Chroma that belongs to no document."""
         for ids in in_batches(self._journal.pending(), self._batch):
-            self._knowledge_base.collection.delete(ids=ids)
+            with self._knowledge_base.changing_index(len(ids)):
+                self._knowledge_base.collection.delete(ids=ids)
             self._journal.forget(ids)
 
     def _vectors(self, chunks: Iterable[StoredChunk]) -> Vectors:

@@ -23,7 +23,8 @@ def are_in_files(knowledge_base: KnowledgeBase, store: Path) -> bool:
 
 @pytest.fixture
 def written(knowledge_base, monkeypatch) -> KnowledgeBase:
-    monkeypatch.setattr(store_module, "UNWRITTEN_AFTER_RUN", 30)
+    monkeypatch.setattr(store_module, "LEAST_ROWS", 15)
+    knowledge_base.add_texts(["第一"], ids=["first"])
     knowledge_base.add_texts(TEXTS)
     return knowledge_base
 
@@ -32,46 +33,56 @@ def test_chroma_never_writes_the_index_of_its_own_accord(knowledge_base) -> None
     assert threshold(knowledge_base) == NEVER
 
 
-def test_a_run_of_many_rows_ends_with_the_index_written(written, store) -> None:
+def test_the_writer_writes_the_index_after_many_rows(written, store) -> None:
     assert are_in_files(written, store)
-    assert written.journal.unwritten() == 0
+    assert written.journal.unwritten() == 30
     assert threshold(written) == NEVER
 
 
-def test_rows_of_small_runs_add_up_and_deletes_count(written, store) -> None:
-    written.add_texts(["一", "二"], ids=["1", "2"])
-    assert not are_in_files(written, store)
-    written.delete(["1"])
-    assert written.journal.unwritten() == 3
-    assert [one.id for one in written.similarity_search("二", k=1)] == ["2"]
-
-
-@pytest.mark.parametrize("limit", [1, 100])
-def test_within_a_run_it_is_written_when_enough_rows_wait(knowledge_base, store, monkeypatch, limit) -> None:
-    monkeypatch.setattr("ingest.writer.LEAST_UNWRITTEN", limit)
+@pytest.mark.parametrize(("rows", "alone"), [(20, 3), (2000, 1)])
+def test_the_writer_is_alone_where_it_makes_or_may_write_the_files(knowledge_base, monkeypatch, rows, alone) -> None:
+    monkeypatch.setattr(store_module, "LEAST_ROWS", rows)
     monkeypatch.setattr("ingest.vector_store.BATCH", 10)
-    writes, write = [], index.write
-    monkeypatch.setattr(index, "write", lambda *arguments: writes.append(1) or write(*arguments))
+    taken, lock = [], index.index_lock
+    changing = store_module.index
+
+    def counted(folder, name, *, exclusive, wait=True):
+        taken.append(exclusive)
+        return lock(folder, name, exclusive=exclusive, wait=wait)
+
+    knowledge_base._load(for_writing=True)
+    knowledge_base._wrote_last = True
+    monkeypatch.setattr(changing, "index_lock", counted)
     knowledge_base.add_texts(TEXTS)
-    assert len(writes) == (3 if limit == 1 else 0)
+    # One more to load for writing, once there are rows.
+    assert taken.count(True) == alone + 1
     assert len(knowledge_base.similarity_search("number", k=40)) == 30
 
 
+def test_small_runs_and_deletes_add_up(written, store) -> None:
+    before = written.journal.unwritten()
+    written.add_texts(["一", "二"], ids=["1", "2"])
+    written.delete(["1"])
+    assert written.journal.unwritten() <= before + 3
+    assert [one.id for one in written.similarity_search("二", k=1)] == ["2"]
+
+
 def test_a_store_from_before_is_settled_by_whoever_opens_it(written, opened, embedder) -> None:
-    index._set_threshold(written.collection, 1000)
+    index.set_threshold(written.collection, 1000)
     again = opened(embedder)
     assert threshold(again) == NEVER
-    assert len(again.similarity_search("number", k=40)) == 30
+    assert len(again.similarity_search("number", k=40)) == 31
 
 
-def test_a_writer_killed_while_it_writes_the_index_leaves_it_to_the_next_opener(
+def test_a_writer_killed_with_a_low_threshold_leaves_the_files_to_the_next_opener(
     written, opened, embedder, store, monkeypatch
 ) -> None:
     written.add_texts(["没有写的", "another", "a third"], ids=["last", "2", "3"])
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_settled", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(index, "_touched", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            written.write_index()
+            index.load_for_writing(store, "team", written.collection.name, 2)
+    assert threshold(written) == 2
     again = opened(embedder)
     assert threshold(again) == NEVER
     assert are_in_files(again, store)
@@ -86,5 +97,5 @@ def test_while_the_index_is_written_readers_answer_with_what_they_have(
     written.add_texts(["新的"], ids=["new"])
     reader._pause = 0
     with index.index_lock(store, "team", exclusive=True):
-        assert len(reader.similarity_search("新的", k=40)) == 30
+        assert len(reader.similarity_search("新的", k=40)) == 31
     assert reader.similarity_search("新的", k=40)[0].id == "new"

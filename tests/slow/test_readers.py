@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest import store, writer
+from ingest import store
 from ingest.store import KnowledgeBase
 from tests.fakes import WordCountEmbedder
 
@@ -30,8 +30,7 @@ while not Path(sys.argv[1], "written").exists():
 
 
 def test_readers_that_load_all_the_time_neither_fall_nor_spoil_the_index(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(writer, "LEAST_UNWRITTEN", 500)
-    monkeypatch.setattr(store, "UNWRITTEN_AFTER_RUN", 1)
+    monkeypatch.setattr(store, "LEAST_ROWS", 300)
     embedder = WordCountEmbedder()
     knowledge_base = KnowledgeBase.open(tmp_path, "team", embedder, create=True)
     command = [sys.executable, "-X", "faulthandler", "-c", READER, str(tmp_path)]
