@@ -12,7 +12,7 @@ UNKNOWN_LIMIT = 10**9
 
 
 class EmbedderLike(Protocol):
-    """What a knowledge base needs of an embedder; `llm.embeddings.Embedder` is one."""
+    """What a knowledge base needs of an embedder; `llm.embeddings.Embedder` is one. An ingest pickles it."""
 
     @property
     def fingerprint(self) -> dict[str, str]:
