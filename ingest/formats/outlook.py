@@ -1,6 +1,7 @@
 """Outlook's .msg files → mails as the internet has them, which mail.py reads."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.header import Header
 from email.mime.application import MIMEApplication
@@ -19,7 +20,8 @@ from ingest.formats.mail import attachments, read_mail
 
 # Properties: https://learn.microsoft.com/openspecs/exchange_server_protocols/ms-oxprops
 SUBJECT, SENDER, SENDER_ADDRESS, SENDER_SMTP, TO, CC = "0037", "0C1A", "0C1F", "5D01", "0E04", "0E03"
-BODY, HTML = "1000", "1013"
+BODY, HTML, RTF = "1000", "1013", "1009"
+RTF_ONLY = "the text of this mail is there in RTF only, which is not read: save the mail as .eml"
 SENT, DELIVERED = 0x00390040, 0x0E060040
 FILE, LONG_NAME, SHORT_NAME, DISPLAY_NAME = "3701", "3707", "3704", "3001"
 EMBEDDED_HEADER, HEADER = 24, 32
@@ -34,12 +36,21 @@ DEEPEST = 8
 
 def read_outlook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """The mail itself."""
-    return read_mail(source, _as_mail(raw), options)
+    document = read_mail(source, _as_mail(raw), options)
+    return replace(document, problems=(*document.problems, RTF_ONLY)) if _is_rtf_only(raw) else document
 
 
 def outlook_attachments(file: BinaryIO, options: LoadOptions, allowance: Allowance) -> Iterator[Member | FailedMember]:
     """The attached files and mails; a mail as an .eml."""
     yield from attachments(BytesIO(_as_mail(file.read())), options, allowance)
+
+
+def _is_rtf_only(raw: bytes) -> bool:
+    from olefile import OleFileIO
+
+    with OleFileIO(BytesIO(raw)) as file:
+        message = _Message(file, [], HEADER)
+        return bool(message.stream(f"__substg1.0_{RTF}0102")) and not message.has_body()
 
 
 def _as_mail(raw: bytes) -> bytes:
@@ -72,6 +83,10 @@ class _Message:
             mail.attach(self._attachment(folder))
         return mail
 
+    def has_body(self) -> bool:
+        """Whether its text is there as plain text or HTML."""
+        return any(self._value(tag).strip() for tag in (BODY, HTML))
+
     def _body(self) -> MIMEMultipart:
         body = MIMEMultipart("alternative")
         plain, html = self._value(BODY), self._value(HTML)
@@ -89,7 +104,7 @@ class _Message:
             part: Any = MIMEMessage(_Message(self.file, embedded, EMBEDDED_HEADER).mail())
             name = f"{name}.eml"
         else:
-            part = MIMEApplication(self._stream(f"__substg1.0_{FILE}0102", folder))
+            part = MIMEApplication(self.stream(f"__substg1.0_{FILE}0102", folder))
         part.add_header("Content-Disposition", "attachment", filename=("utf-8", "", name))
         return part
 
@@ -103,22 +118,23 @@ class _Message:
 
     def _value(self, tag: str, folder: list[str] | None = None) -> str:
         """A property's text, as Unicode or in the code page of whoever wrote it."""
-        wide = self._stream(f"__substg1.0_{tag}001F", folder)
+        wide = self.stream(f"__substg1.0_{tag}001F", folder)
         if wide:
             return clean(wide.decode("utf-16-le", "replace"))
-        narrow = self._stream(f"__substg1.0_{tag}001E", folder) or self._stream(f"__substg1.0_{tag}0102", folder)
+        narrow = self.stream(f"__substg1.0_{tag}001E", folder) or self.stream(f"__substg1.0_{tag}0102", folder)
         try:
             return decode(narrow)
         except UndecodableText:
             return narrow.decode("utf-8", "backslashreplace")
 
-    def _stream(self, name: str, folder: list[str] | None = None) -> bytes:
+    def stream(self, name: str, folder: list[str] | None = None) -> bytes:
+        """The content of a property's stream; empty where there is none."""
         path = [*(self.folder if folder is None else folder), name]
         return self.file.openstream(path).read() if self.file.get_type("/".join(path)) == STREAM else b""
 
     def _date(self) -> str:
         """When it was sent, of the properties of 16 bytes: tag, flags, value."""
-        properties = self._stream("__properties_version1.0")[self.header :]
+        properties = self.stream("__properties_version1.0")[self.header :]
         for at in range(0, len(properties) - 15, 16):
             tag = int.from_bytes(properties[at : at + 4], "little")
             ticks = int.from_bytes(properties[at + 8 : at + 16], "little")

@@ -24,6 +24,14 @@ def test_of_its_alternatives_the_plain_one_is_read_and_else_html(read: Callable)
     assert read("a.msg", compound(message(PEOPLE | {"1000": "plain"}) | html)).text == f"{HEAD}\n\nplain"
 
 
+def test_a_text_in_rtf_only_is_said_to_be_missing(read: Callable) -> None:
+    rich = {"__substg1.0_10090102": b"compressed"}
+    assert read("a.msg", compound(message(PEOPLE) | rich)).problems == (
+        "the text of this mail is there in RTF only, which is not read: save the mail as .eml",
+    )
+    assert not read("a.msg", compound(message(PEOPLE | {"1000": "十二天。"}) | rich)).problems
+
+
 def test_attached_files_and_messages_are_sources_of_their_own(read_all: Callable) -> None:
     file = {"__substg1.0_3707001F": "../规定.txt".encode("utf-16-le"), "__substg1.0_37010102": "规定".encode()}
     inner = message({"0037": "Inner", "1000": "inner text"}, header=24, deep=file)
