@@ -112,8 +112,9 @@ def speed(chunks: int) -> None:
             with stages() as seconds:
                 whole.append(timed(lambda: ingest_anew(documents, embedder)))
             shares.append(seconds)
-    clock, used = (statistics.median(one[0] / two[0] for one, two in zip(alone, whole, strict=True)) for _ in "12")
-    used = statistics.median(one[1] / two[1] for one, two in zip(alone, whole, strict=True))
+    clock, used = (
+        statistics.median(one[which] / two[which] for one, two in zip(alone, whole, strict=True)) for which in (0, 1)
+    )
     print(f"\n{len(texts)} chunks, median of {ROUNDS} rounds in turn\n\n| | chunks/s | CPU seconds |\n|---|---|---|")
     for name, runs in (("embedder alone", alone), ("ingest", whole)):
         rate, cost = len(texts) / statistics.median(one[0] for one in runs), statistics.median(one[1] for one in runs)
