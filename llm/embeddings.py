@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import logging
 import threading
-from functools import cached_property
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +14,7 @@ from langchain_core.embeddings import Embeddings
 
 from llm.models import resolve
 from llm.options import EmbedderOptions
-from llm.passes import Passes, batches, load, result_of
+from llm.passes import PASS_TOKENS, Passes, batches, load, one_thread_each, result_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -49,6 +51,8 @@ class Embedder(Embeddings):
         self.options = options
         self._loading = threading.Lock()
         self._passes: Passes[str, list[float]] = Passes(self._embed_queries, "embedder")
+        self._cores: ThreadPoolExecutor | None = None
+        self._at_once = 1
 
     def __reduce__(self) -> "tuple[type[Embedder], tuple[EmbedderOptions]]":
         """Pickled, it is its options: a worker process that only counts tokens loads no model."""
@@ -72,7 +76,10 @@ class Embedder(Embeddings):
             make_unpadded(model)
         except Unsupported as error:
             log.info("%s is run with padding: %s", self.options.model, error)
-            model = load(SentenceTransformer, self.options.model, self.options.device)
+            return load(SentenceTransformer, self.options.model, self.options.device)
+        # Its many small products gain less from a second core than a second batch does.
+        self._at_once = torch.get_num_threads()
+        self._cores = one_thread_each(self._at_once)
         return model
 
     @property
@@ -132,15 +139,15 @@ class Embedder(Embeddings):
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """One normalised vector for each text, in order. Other callers get in between its batches."""
         vectors: Vectors = {}
-        for batch in self._batches(texts, "document"):
-            vectors.update(result_of(self._passes.alone(self._encode, batch, "document")))
+        for some in in_groups(self._batches(texts, "document"), self._at_once):
+            vectors.update(result_of(self._passes.alone(self._encode_at_once, some, "document")))
         return [list(vectors[text]) for text in texts]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """`embed_documents` off the event loop; when cancelled, no further batch is begun."""
         vectors: Vectors = {}
-        for batch in await asyncio.to_thread(self._batches, texts, "document"):
-            vectors.update(await asyncio.wrap_future(self._passes.alone(self._encode, batch, "document")))
+        for some in in_groups(await asyncio.to_thread(self._batches, texts, "document"), self._at_once):
+            vectors.update(await asyncio.wrap_future(self._passes.alone(self._encode_at_once, some, "document")))
         return [list(vectors[text]) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
@@ -153,8 +160,8 @@ class Embedder(Embeddings):
 
     def _embed_queries(self, texts: list[str]) -> list[list[float]]:
         vectors: Vectors = {}
-        for batch in self._batches(texts, "query"):
-            vectors.update(self._encode(batch, "query"))
+        for some in in_groups(self._batches(texts, "query"), self._at_once):
+            vectors.update(self._encode_at_once(some, "query"))
         return [list(vectors[text]) for text in texts]
 
     def _batches(self, texts: list[str], kind: Kind) -> list[list[str]]:
@@ -163,7 +170,9 @@ class Embedder(Embeddings):
             raise TypeError("texts is one text, whose characters would be embedded one by one: give a list")
         different = list(dict.fromkeys(texts))
         lengths = self._lengths(different, kind) if different else []
-        return [[different[row] for row in rows] for rows in batches(lengths, self.options.batch_tokens)]
+        fair = max(PASS_TOKENS, -(-sum(lengths) // self._at_once))  # a few questions are work for every core too
+        budget = self.options.batch_tokens if self._at_once == 1 else min(fair, self.options.batch_tokens)
+        return [[different[row] for row in rows] for rows in batches(lengths, budget)]
 
     def _lengths(self, texts: list[str], kind: Kind) -> list[int]:
         """What the model reads of each text, in tokens, prompt and special ones included; warns where it is not all."""
@@ -175,8 +184,13 @@ class Embedder(Embeddings):
             log.warning(TOO_LONG, too_long, len(texts), limit, self.options.model, max(lengths))
         return [min(length, limit) for length in lengths]
 
+    def _encode_at_once(self, batches: list[list[str]], kind: Kind) -> Vectors:
+        """A forward pass for each batch, at the same time; for the thread of passes."""
+        every = (self._cores.map if self._cores else map)(partial(self._encode, kind=kind), batches)
+        return {text: vector for vectors in every for text, vector in vectors.items()}
+
     def _encode(self, texts: list[str], kind: Kind) -> Vectors:
-        """One forward pass, on the thread of passes."""
+        """One forward pass."""
         import numpy
 
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
@@ -184,3 +198,8 @@ class Embedder(Embeddings):
         vectors = encode(texts, prompt=self._prompt(kind), batch_size=len(texts), show_progress_bar=False)
         lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
         return dict(zip(texts, (vectors / numpy.maximum(lengths, 1e-12)).tolist(), strict=True))
+
+
+def in_groups(batches: list[list[str]], size: int) -> Iterator[list[list[str]]]:
+    """The batches in order, so many at a time."""
+    return (batches[at : at + size] for at in range(0, len(batches), size))

@@ -1,5 +1,6 @@
 """What embedder and reranker share: weights that the machine is fast with, and forward passes that callers share."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -72,8 +73,8 @@ class _Call(NamedTuple, Generic[Row, Result]):
 class Passes(Generic[Row, Result]):
     """One thread for a model's forward passes. Calls that come while it is busy wait, and share the next pass.
 
-    One thread, since two passes on the same cores are slower than one after the other, and since OpenMP keeps a team
-    of threads for each thread that it was called from. A lone call is not kept waiting for others to come.
+    One thread, since two passes of several threads each are slower on the same cores than one after the other, and
+    since OpenMP keeps a team for each thread that it was called from. A lone call is not kept waiting for others.
     The thread starts with the first call and ends with this object.
     """
 
@@ -116,6 +117,18 @@ class Passes(Generic[Row, Result]):
             call.answer.set_result(results[: len(call.rows)])
             del results[: len(call.rows)]
         return None
+
+
+def one_thread_each(count: int) -> ThreadPoolExecutor:
+    """Threads whose passes run on one core each, all of them at the same time."""
+    import torch
+
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(count, "embedder-core", initializer=lambda: torch.set_num_threads(1))
+    everybody = threading.Barrier(count)
+    list(pool.map(lambda _: everybody.wait(), range(count)))
+    torch.set_num_threads(threads)  # else threads that are made later, whosever they are, would have one too
+    return pool
 
 
 def result_of(future: "Future[Answer]") -> Answer:
