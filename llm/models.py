@@ -148,3 +148,10 @@ def has_fast_bfloat16() -> bool:
 
     found = torch.cpu.get_capabilities()
     return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+
+
+def has_tiles() -> bool:
+    """Whether the CPU multiplies tiles of bfloat16 (AMX), which reads a prompt several times faster than rows of it."""
+    import torch
+
+    return bool(torch.cpu.get_capabilities().get("amx_bf16"))

@@ -75,7 +75,7 @@ FIELDS = {
     "block_size": ("", "tokens in a block of the KV cache; on a CPU 32", "test_cached_prefixes_come_in_blocks"),
     "enable_prefix_caching": ("", "on by default", "test_without_prefix_caching_nothing_is_cached"),
     "enable_chunked_prefill": ("", "on by default", SPEED),
-    "max_num_batched_tokens": ("", "tokens in one step; on a CPU 128, or 512 where it has bfloat16", SPEED),
+    "max_num_batched_tokens": ("", "tokens in one step; on a CPU 128, or 512 where it has AMX", SPEED),
     "max_logprobs": (
         "",
         "most that a request may ask for, twice the widest beam search",

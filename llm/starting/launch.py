@@ -9,7 +9,7 @@ import psutil
 
 from llm import vllm_names
 from llm.adapters import lora_fields
-from llm.models import has_fast_bfloat16
+from llm.models import has_fast_bfloat16, has_tiles
 from llm.options import EngineOptions, refuse_unknown
 from llm.reading.parsers import checked_parsers
 from llm.starting.start_failure import plainly
@@ -89,7 +89,7 @@ def _on_cpu(options: EngineOptions) -> dict[str, Any]:
         "kv_cache_memory_bytes": int(options.kv_cache_gib * 2**30),
         "max_num_seqs": options.max_num_seqs or 16,
         # A step cannot be broken off: so many tokens of prompt take about half a second, which everybody else waits.
-        "max_num_batched_tokens": 512 if fast else 128,
+        "max_num_batched_tokens": 512 if has_tiles() else 128,
         "block_size": 32,  # the default of 128 would cache prefixes in steps of 128 tokens only
     }
     if options.dtype == "auto" and not fast:
