@@ -249,7 +249,8 @@ def test_a_constraint_is_obeyed(ask: Asker) -> None:
 def test_an_older_name_does_the_same_on_the_engine(
     ask: Asker, greedy: Answer, older: dict[str, Any], today: dict[str, Any]
 ) -> None:
-    then, now = ask.choices(**{"max_tokens": 7} | older)[0], ask(**today)
+    length = {} if "max_tokens" in today else {"max_tokens": 7}
+    then, now = ask.choices(**length, **older)[0], ask(**today)
     assert (then.text, then.logprobs) == (now.text, now.logprobs)
     assert then.text != greedy.text or then.logprobs != greedy.logprobs
 
