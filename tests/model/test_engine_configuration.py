@@ -86,6 +86,7 @@ def started(**options: Any) -> None:
         ("attention_backend", "x", "attention backend.*FLASH_ATTN"),
         ("tensor_parallel_size", 2, r"heads \(9\).*\(2\)"),
         ("runner", "x", "runner.*'generate'"),
+        ("kv_cache_gib", 10_000, r"needs 10000\.0 GiB, .* GiB are free: lower kv_cache_gib"),
     ],
 )
 def test_a_value_that_vllm_refuses_is_named_before_anything_starts(name: str, value: Any, expected: str) -> None:

@@ -121,12 +121,13 @@ def test_a_script_that_starts_an_engine_while_it_is_imported_is_told_what_to_do(
 def test_a_service_whose_engine_does_not_start_ends_with_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GROUNDWELL_ENGINE__KV_CACHE_GIB", "10000")
+    monkeypatch.setenv("GROUNDWELL_ENGINE__KV_CACHE_GIB", "0.05")
+    monkeypatch.setenv("GROUNDWELL_ENGINE__MAX_MODEL_LEN", "8192")
     with started([*GROUNDWELL, "serve", "--port", "0"], tmp_path) as service:
         children = first_processes(service)
         output, _ = service.communicate(timeout=240)
     assert service.returncode == 3
-    assert "GiB are free: lower kv_cache_gib" in output.strip().splitlines()[-1]
+    assert "0.05 GiB are available: set max_model_len to" in output.strip().splitlines()[-1]
     assert "Traceback" not in output
     assert not any(map(runs, children))
 
