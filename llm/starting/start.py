@@ -1,6 +1,7 @@
 """Starting vLLM, and breaking the start off: in a thread of its own, for it blocks for 15–40 s."""
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
@@ -146,12 +147,13 @@ class _Start:
         self._processes_may_run.set()
         self._refuse_broken_off()
         given = self._options.vllm
-        return _quiet_llm()(
-            vllm_config=config,
-            executor_class=executor_class(config),
-            log_stats=not given.get("disable_log_stats"),
-            log_requests=bool(given.get("enable_log_requests")),
-        )
+        with _garbage_kept_back():
+            return _quiet_llm()(
+                vllm_config=config,
+                executor_class=executor_class(config),
+                log_stats=not given.get("disable_log_stats"),
+                log_requests=bool(given.get("enable_log_requests")),
+            )
 
     def _refuse_broken_off(self) -> None:
         if self._broken_off.is_set():
@@ -200,6 +202,20 @@ def _failed(options: EngineOptions, folder: str, error: Exception, lines: list[s
     if lines:
         failed.add_note("\n".join(["What its processes wrote:", *lines]))
     return failed
+
+
+@contextmanager
+def _garbage_kept_back() -> Iterator[None]:
+    """Let no garbage of this process be collected in a forked one.
+
+    There a library waits for ever for its threads, which a fork leaves behind: Chroma's client does when it goes.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

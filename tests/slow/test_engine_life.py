@@ -104,6 +104,22 @@ async def test_an_engine_that_is_stopped_leaves_no_memory_behind_and_the_next_on
         assert of_vllm() is None
 
 
+@pytest.mark.timeout(120)
+async def test_a_forked_engine_starts_where_a_client_of_chromas_was_left_behind(tmp_path: Path) -> None:
+    """The client's threads are not in the fork: collected there, it would wait for them for ever."""
+    import chromadb
+    from chromadb.api.shared_system_client import SharedSystemClient
+
+    client: Any = chromadb.PersistentClient(str(tmp_path))
+    client.create_collection("left").upsert(ids=["1"], embeddings=[[1.0, 2.0]])
+    left: list[Any] = [client]
+    left.append(left)
+    SharedSystemClient.clear_system_cache()
+    del client, left
+    async with Engine.start(EngineOptions(**SMALL)) as engine:
+        assert "Paris" in await ask(engine)
+
+
 async def test_everybody_who_waits_for_an_engine_that_dies_gets_one_exception(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
