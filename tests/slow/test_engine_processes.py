@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.model.gauges import wait_until
 from tests.slow.conftest import GROUNDWELL, environment
+from tests.slow.gone import wait_until_gone
 from tests.slow.test_engine_life import engine_processes, run_folders
 
 pytestmark = pytest.mark.timeout(300)
@@ -75,21 +77,6 @@ def is_engine(process: psutil.Process) -> bool:
         return False  # gone
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def runs(process: psutil.Process) -> bool:
-    """Whether it still does something; a zombie waits only for the machine's init to read its status."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize(("fast", "ending"), [(False, GUARDED), (True, PLAIN)], ids=["spawned", "forked"])
 def test_an_engine_ends_with_the_process_that_was_killed(tmp_path: Path, fast: bool, ending: str) -> None:
     before = run_folders()
@@ -99,7 +86,7 @@ def test_an_engine_ends_with_the_process_that_was_killed(tmp_path: Path, fast: b
         children = engine_processes(parent.pid)
         assert [child.name() for child in children] == ["VLLM::EngineCore"]
         parent.kill()
-        wait_until(lambda: not any(map(runs, children)), seconds=5)
+        wait_until_gone(children, seconds=5)
     assert run_folders() == before
 
 
@@ -107,7 +94,7 @@ def test_an_engine_that_was_just_starting_ends_with_its_parent_too(tmp_path: Pat
     with script(tmp_path, GUARDED, fast=False) as parent:
         children = first_processes(parent)
         parent.kill()
-        wait_until(lambda: not any(map(runs, children)), seconds=60)  # it imports vLLM first
+        wait_until_gone(children, seconds=60)  # it imports vLLM first
 
 
 def test_a_script_that_starts_an_engine_while_it_is_imported_is_told_what_to_do(tmp_path: Path) -> None:
@@ -129,7 +116,7 @@ def test_a_service_whose_engine_does_not_start_ends_with_one_sentence(
     assert service.returncode == 3
     assert "0.05 GiB are available: set max_model_len to" in output.strip().splitlines()[-1]
     assert "Traceback" not in output
-    assert not any(map(runs, children))
+    wait_until_gone(children, seconds=5)
 
 
 @pytest.mark.parametrize("to_the_group", [False, True], ids=["SIGTERM", "Ctrl-C"])
@@ -147,5 +134,5 @@ def test_a_signal_breaks_a_start_off(tmp_path: Path, to_the_group: bool) -> None
     assert service.returncode == 0
     assert output.strip().splitlines()[-1] == "groundwell serve: stopped before it had started"
     assert "Traceback" not in output
-    wait_until(lambda: not any(map(runs, children)), seconds=2)
+    wait_until_gone(children, seconds=2)
     assert run_folders() == before

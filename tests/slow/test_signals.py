@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from tests.model.test_service import events
 from tests.slow.conftest import RunningService, running
+from tests.slow.gone import wait_until_gone
 
 LONG = {"question": "Tell me all about the Terrano 3.", "max_tokens": 2000}
 ASK = "v1/knowledge-bases/default/ask"
@@ -41,15 +41,7 @@ def test_a_signal_ends_streams_with_an_error_event_and_leaves_no_process(
         assert name == "error"
         assert data["error"]["code"] == "service_stopping"
         assert service.process.wait(20) == 0
-        assert not [child for child in children if runs(child)]
-
-
-def runs(process: psutil.Process) -> bool:
-    """Whether it still does something; a zombie waits only for the machine's init to read its status."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        wait_until_gone(children, seconds=5)
 
 
 def test_an_engine_that_dies_ends_the_stream_with_an_error_event_and_is_not_ready(home: Path) -> None:
