@@ -18,7 +18,7 @@ from ingest.formats.package import Package
 
 MANIFEST, KIND, WHOLE = "META-INF/manifest.xml", "mimetype", "encrypted-package"
 DAMAGED = "is protected by a password, and what it says of its encryption is damaged"
-UNKNOWN = "is protected by a password in a way that we do not open ({}): save it without"
+UNKNOWN = "is encrypted with {}, which we do not open: save it without"
 MOST_ITERATIONS, MOST_MEMORY_KIB, MOST_WORK_KIB = 10**6, 2**19, 2**22
 """Of PBKDF2, of Argon2, and of Argon2 in all its iterations: at least eight times what LibreOffice writes. A file that
 asks for more would only cost time and memory."""
