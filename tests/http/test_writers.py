@@ -1,6 +1,7 @@
 """A service answers from a knowledge base that other processes write to."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +15,8 @@ from ingest.knowledge_bases import EmbedderMismatch
 from ingest.pipeline import ingest
 from ingest.settings import IngestOptions
 from ingest.store import KnowledgeBase
-from rag.app import create_app
+from llm.engine import Engine
+from rag.app import _engine_or_reason, create_app
 from rag.settings import Settings
 from tests.fakes import ScriptedEngine, WordCountEmbedder
 from tests.server import serving
@@ -114,6 +116,22 @@ async def test_a_service_with_another_embedder_than_its_knowledge_base_does_not_
         with pytest.raises(EmbedderMismatch, match=r"bge-small.*bge-base.*--rebuild"):
             async with started(tmp_path, WordCountEmbedder("bge-base", dimension=dimension)):
                 pass
+
+
+async def test_its_user_is_told_so_in_one_sentence(monkeypatch, capsys) -> None:
+    @asynccontextmanager
+    async def start(options: object) -> AsyncIterator[ScriptedEngine]:
+        yield ScriptedEngine()
+
+    monkeypatch.setattr(Engine, "start", staticmethod(start))
+    logger = logging.getLogger("uvicorn.error")
+    monkeypatch.setattr(logger, "level", logger.level)  # so that it is put back
+    with pytest.raises(EmbedderMismatch):
+        async with _engine_or_reason(Settings()):
+            raise EmbedderMismatch("知识库", {"model": "bge-small"}, {"model": "bge-base"})
+    said = capsys.readouterr().err
+    assert said.startswith("groundwell serve: knowledge base '知识库' was made with bge-small")
+    assert said.count("\n") == 1
 
 
 @asynccontextmanager
