@@ -36,7 +36,7 @@ def index_lock(folder: Path, name: str, *, exclusive: bool, wait: bool = True) -
     Raises IndexBusy when it would have to wait and may not.
     """
     mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-    with index_lock_path(folder, name).open("a") as file:
+    with index_lock_path(folder, name).open("ab") as file:
         try:
             fcntl.flock(file, mode if wait else mode | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -48,7 +48,7 @@ READERS: dict[str, Reader] = {
     ".xlsx": spreadsheet.read_workbook,
     ".xlsm": spreadsheet.read_workbook,
     ".xls": spreadsheet.read_old_workbook,
-    ".ods": spreadsheet.read_workbook,
+    ".ods": spreadsheet.read_open_workbook,
     ".odt": opendocument.read_text,
     ".odp": opendocument.read_slides,
     ".rtf": word.read_rtf,

@@ -131,7 +131,8 @@ def _json(value: Any) -> str:
 
 def _seconds(value: date) -> float:
     moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return round(seconds, 3)  # Chroma gives back a number of 16 digits in another last one
 
 
 def _text(text: str) -> str:

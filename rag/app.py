@@ -7,12 +7,13 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from types import FrameType
 
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
+from ingest.knowledge_bases import EmbedderMismatch, UnknownKnowledgeBase
 from ingest.lexical import terms
 from ingest.store import EmbedderLike
 from llm.chat import ChatVLLM
@@ -20,7 +21,7 @@ from llm.engine import Engine
 from llm.models import ModelNotFound
 from llm.protocol import EngineLike, EngineStartFailed
 from rag import errors
-from rag.library import Library
+from rag.library import EmptyKnowledgeBase, Library
 from rag.routes import ask, openai, operations
 from rag.service import Service
 from rag.settings import Settings
@@ -51,6 +52,7 @@ def create_app(
 
 
 def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | None) -> Service:
+    """The service's parts. Raises EmbedderMismatch when its own knowledge base was made with another embedder."""
     from llm.embeddings import Embedder
 
     embedder = embedder or Embedder(settings.embedder)
@@ -58,10 +60,13 @@ def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | No
     embedder.embed_query("warm-up")
     terms("预热")
     profile = settings.answer.profile_for(engine.parameters)
+    library = Library(settings.store, embedder, k=settings.answer.retrieve)
+    with suppress(UnknownKnowledgeBase, EmptyKnowledgeBase):  # it may be made and filled later
+        library.retriever(settings.store.knowledge_base)
     return Service(
         engine=engine,
         chat=ChatVLLM(engine=engine, temperature=settings.answer.temperature, max_tokens=profile.max_tokens),
-        library=Library(settings.store, embedder, k=settings.answer.retrieve),
+        library=library,
         profile=profile,
         default_knowledge_base=settings.store.knowledge_base,
     )
@@ -69,11 +74,11 @@ def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | No
 
 @asynccontextmanager
 async def _engine_or_reason(settings: Settings) -> AsyncIterator[EngineLike]:
-    """The engine; when it does not start, one sentence on stderr in place of uvicorn's traceback."""
+    """The engine; when it or what is built on it does not start, one sentence on stderr, not uvicorn's traceback."""
     try:
         async with Engine.start(settings.engine) as engine:
             yield engine
-    except (EngineStartFailed, ModelNotFound, asyncio.CancelledError) as error:
+    except (EngineStartFailed, ModelNotFound, EmbedderMismatch, asyncio.CancelledError) as error:
         print(f"groundwell serve: {str(error) or 'stopped before it had started'}", file=sys.stderr)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         raise

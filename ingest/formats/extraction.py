@@ -21,13 +21,13 @@ RECOGNISED_DPI = 300
 """What tesseract is made for: https://tesseract-ocr.github.io/tessdoc/ImproveQuality.html#rescaling"""
 
 
-def extract(raw: bytes, mime: str, *, passwords: tuple[str, ...] = (), **config: Any) -> Any:
-    """Kreuzberg's result in Markdown, with pages, without its cache folder in the current directory, without OCR
-    unless `config` asks for it. Raises Unreadable."""
+def extract(raw: bytes, mime: str, *, passwords: tuple[str, ...] = (), annotations: bool = False, **config: Any) -> Any:
+    """Kreuzberg's result in Markdown, with pages and, if wanted, a PDF's annotations; without its cache folder in the
+    current directory, without OCR unless `config` asks for it. Raises Unreadable."""
     from kreuzberg import ExtractionConfig, KreuzbergError, PageConfig, PdfConfig, extract_bytes_sync
 
     settings: dict[str, Any] = {"output_format": "markdown", "use_cache": False, "disable_ocr": True} | config
-    pages, pdf = PageConfig(extract_pages=True), PdfConfig(passwords=list(passwords))
+    pages, pdf = PageConfig(extract_pages=True), PdfConfig(passwords=[*passwords], extract_annotations=annotations)
     try:
         return extract_bytes_sync(raw, mime, config=ExtractionConfig(pages=pages, pdf_options=pdf, **settings))
     except KreuzbergError as error:

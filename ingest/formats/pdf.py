@@ -1,13 +1,16 @@
-"""PDF: the text of each page, with ligatures and hyphenated line ends mended; OCR for pages that are pictures."""
+"""PDF: the text of each page, with ligatures and hyphenated line ends mended, then its notes and what is filled into
+its form; OCR for pages that are pictures."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from ingest.decode import clean
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly
 from ingest.formats.extraction import ESCAPED, extract, recognise, rendered, title_and_author
+from ingest.formats.form import filled_in
 from ingest.formats.text import markdown_headings
 
 PDF = "application/pdf"
@@ -21,7 +24,7 @@ HYPHENATED = re.compile(r"(?<=[^\W\d_])(?:[-\u2010]\n|\x02\s*)(?=(?P<first>[^\W\
 
 def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """One place for each page that has text; the others are a problem of the document."""
-    result = extract(raw, PDF, passwords=options.passwords)
+    result = extract(raw, PDF, passwords=options.passwords, annotations=True)
     texts = {page["page_number"]: mended(page["content"]) for page in result.pages}
     empty = [number for number, text in texts.items() if not text]
     why = ""
@@ -29,13 +32,23 @@ def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
         recognised, why = _recognised(raw, empty)
         texts |= recognised
         empty = [number for number in empty if not texts[number]]
+    fields, missing = filled_in(raw, options.passwords)
     parts = Assembly("page")
     for number, text in sorted(texts.items()):
         parts.place(number)
-        parts.block(text)
+        for block in (text, *_notes(result.annotations, number), "\n".join(fields.get(number, []))):
+            parts.block(block)
     problems = (f"pages without text: {', '.join(map(str, empty))}{why}",) if empty else ()
-    document = parts.document(source, problems=problems, metadata=title_and_author(result.metadata))
+    about = title_and_author(result.metadata)
+    document = parts.document(source, problems=(*problems, *missing), metadata=about)
     return replace(document, headings=tuple(_headings(clean(result.content), document.text)))
+
+
+def _notes(annotations: Iterable[Any] | None, page: int) -> Iterator[str]:
+    """What was written onto a page or beside it: sticky notes, free text, comments on what is marked."""
+    for one in annotations or ():
+        if one.page_number == page and one.annotation_type != "link":
+            yield one.content or ""
 
 
 def _headings(markdown: str, text: str) -> Iterator[tuple[int, int, str]]:

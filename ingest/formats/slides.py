@@ -5,6 +5,7 @@ from io import BytesIO
 from typing import Any
 
 from ingest.document import LoadedDocument, LoadOptions
+from ingest.formats import drawing
 from ingest.formats.assembly import Assembly, table
 from ingest.formats.extraction import recognised_pictures
 from ingest.formats.package import Package
@@ -52,29 +53,11 @@ def _texts(shapes: Any) -> Iterator[str]:
         if getattr(shape, "has_table", False):
             yield table([[cell.text for cell in row.cells] for row in shape.table.rows])
         elif getattr(shape, "has_chart", False):
-            yield _chart(shape.chart)
+            yield drawing.chart(shape.chart.part._element)
         elif hasattr(shape, "shapes"):
             yield from _texts(shape.shapes)
         elif shape.has_text_frame:
             yield shape.text_frame.text
-
-
-def _chart(chart: Any) -> str:
-    """The title, then one line for each category with the value of each series."""
-    title = chart.chart_title.text_frame.text if chart.has_title and chart.chart_title.has_text_frame else ""
-    lines = [title]
-    for plot in chart.plots:
-        header = ["", *(series.name or "" for series in plot.series)]
-        columns = [list(series.values) for series in plot.series]
-        labels = [str(label) for label in plot.categories] or [""] * max(map(len, columns), default=0)
-        rows = [[label, *(_value(column, at) for column in columns)] for at, label in enumerate(labels)]
-        lines.append(table([header, *rows]))
-    return "\n".join(filter(None, lines))
-
-
-def _value(column: list[float | None], at: int) -> str:
-    value = column[at] if at < len(column) else None
-    return "" if value is None else f"{value:g}" if abs(value) < 1e6 else f"{value:.15g}"
 
 
 def _related_texts(slide: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ingest.decode import clean, decode
 from ingest.document import LoadedDocument, LoadOptions
+from ingest.formats import drawing, opendocument
 from ingest.formats.assembly import Assembly, one_line, row_line
 from ingest.formats.package import Package
 from ingest.formats.protected import opened
@@ -31,10 +32,17 @@ def read_delimited(source: str, raw: bytes, options: LoadOptions) -> LoadedDocum
 
 
 def read_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
-    """Each sheet is a place, named like it; formulas as the values that were computed last; comments at the end."""
+    """Each sheet is a place, named like it; formulas as the values that were computed last; comments, text boxes and
+    charts at the end."""
     package = Package(raw, options)
-    comments = _comments(package) if _suffix(source) in (".xlsx", ".xlsm") else {}
-    return _sheets(source, package.raw, comments, metadata=package.metadata())
+    return _sheets(source, package.raw, _beside_cells(package), metadata=package.metadata())
+
+
+def read_open_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """An .ods, in the same way."""
+    package = opendocument.opened(raw, options)
+    beside = opendocument.beside_cells(package)
+    return _sheets(source, package.raw, beside, metadata=package.metadata("meta.xml"))
 
 
 def read_old_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
@@ -46,13 +54,13 @@ def read_old_workbook(source: str, raw: bytes, options: LoadOptions) -> LoadedDo
     return _sheets(source, opened(raw, options.passwords, old=True), {})
 
 
-def _sheets(source: str, raw: bytes, comments: dict[str, list[str]], **rest: Any) -> LoadedDocument:
+def _sheets(source: str, raw: bytes, beside: dict[str, list[str]], **rest: Any) -> LoadedDocument:
     from python_calamine import CalamineWorkbook
 
     workbook = CalamineWorkbook.from_filelike(io.BytesIO(raw))
     parts = Assembly("sheet", separator="\n")
     for name in workbook.sheet_names:
-        lines = [*_rows(workbook.get_sheet_by_name(name).to_python()), *comments.get(name, [])]
+        lines = [*_rows(workbook.get_sheet_by_name(name).to_python()), *beside.get(name, [])]
         if lines:
             parts.place(name)
             parts.heading(2, name)
@@ -97,15 +105,16 @@ def _shown(cell: Any) -> str:
     return one_line(clean(str(cell)))
 
 
-def _comments(package: Package) -> dict[str, list[str]]:
-    """Sheet → `B2: comment`, of old comments ("notes") and of threaded ones."""
+def _beside_cells(package: Package) -> dict[str, list[str]]:
+    """Sheet → `B2: comment`, of old comments ("notes") and of threaded ones, then text boxes and charts."""
     main = (package.parts("", "officeDocument") or ["xl/workbook.xml"])[0]
     sheets, found = package.related(main), {}
     for sheet in package.root(main).iter(f"{SHEET}sheet"):
         _, path = sheets.get(sheet.get(RELATION), ("", ""))
         # A threaded comment leaves an old one behind that says that it cannot be shown.
         parts = package.parts(path, "threadedComment") or package.parts(path, "comments")
-        found[sheet.get("name")] = [line for part in parts for line in _comment_lines(package.root(part))]
+        comments = [line for part in parts for line in _comment_lines(package.root(part))]
+        found[sheet.get("name")] = [*comments, *filter(None, drawing.on_a_sheet(package, path))]
     return found
 
 

@@ -1,4 +1,5 @@
-"""Word: the body in its order, with text boxes, notes and comments where they are called, headers and footers once."""
+"""Word: the body in its order, with text boxes, notes and comments where they are called, then charts and diagrams;
+headers and footers once."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +7,7 @@ from mimetypes import guess_type
 from typing import Any
 
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
+from ingest.formats import drawing
 from ingest.formats.assembly import WIDEST, Assembly, table
 from ingest.formats.extraction import document, extract, recognised_pictures, title_and_author
 from ingest.formats.package import Package
@@ -29,6 +31,8 @@ def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     for text in _margins(package, main, "header"):
         story.parts.block(text)
     story.add(package.root(main).find(f"{W}body"))
+    for text in drawing.related(package, main):
+        story.parts.block(text)
     for text in _margins(package, main, "footer"):
         story.parts.block(text)
     pictures = [(package.content(part), _media_type(part)) for part in package.parts(main, "image")]

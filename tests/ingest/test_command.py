@@ -15,6 +15,7 @@ from llm.options import EmbedderOptions
 from tests.fakes import WordCountEmbedder
 from tests.ingest.pdf import pdf
 
+ROOT = Path(__file__).parents[2]
 MAIN = """
 import sys
 import llm.embeddings
@@ -250,15 +251,22 @@ def test_help_tells_the_exit_statuses(run, capsys) -> None:
     assert "130  interrupted; the next run finishes it" in capsys.readouterr().out
 
 
-def test_under_an_ascii_locale_text_and_names_are_the_same(folder, tmp_path) -> None:
+@pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "cp1252"}], ids=["ascii", "cp1252"])
+def test_under_another_locale_text_and_names_are_the_same_and_nothing_asks_it(folder, tmp_path, output) -> None:
     (folder / "引号.txt").write_text("中文“引号”", encoding="utf-8")
+    (folder / "坏.pdf").write_bytes(b"%PDF-1.4 torn")
     store = tmp_path / "store"
-    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "GROUNDWELL_STORE__PATH": str(store)}
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONWARNDEFAULTENCODING": "1"} | output
+    environment = os.environ | {"GROUNDWELL_STORE__PATH": str(store)} | locale
     process = subprocess.run(
         [sys.executable, "-c", MAIN, str(folder)], env=environment, capture_output=True, timeout=60, check=False
     )
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.decode().endswith("4 documents, 4 chunks\nFalse False\n")
+    assert process.returncode == 1, process.stderr
+    said = process.stdout.decode()
+    assert "failed: \\u574f.pdf: is broken" in said
+    assert said.endswith("4 documents, 4 chunks\nFalse False\n")
+    ours = [line for line in process.stderr.decode().splitlines() if "EncodingWarning" in line and str(ROOT) in line]
+    assert [line for line in ours if "site-packages" not in line] == []
     knowledge_base = KnowledgeBase.open(store, "default", WordCountEmbedder())
     (document,) = knowledge_base.chunks([id_ for id_, _ in knowledge_base.lexical("引号", 5)])
     assert (document.metadata["source"], document.page_content) == ("引号.txt", "中文“引号”")

@@ -1,3 +1,6 @@
+from contextlib import suppress
+from encodings.aliases import aliases
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,6 +139,27 @@ def test_what_no_reader_sees_is_taken_out_and_halves_of_a_character_are_mended()
 @given(st.text())
 def test_utf8_never_loses_a_character(text: str) -> None:
     assert decode(b"\xef\xbb\xbf" + ("x" * 1000 + text).encode()) == clean("x" * 1000 + text)
+
+
+def whole_texts(raw: bytes) -> set[str]:
+    """What the bytes are in each encoding that takes all of them."""
+    found = set()
+    for encoding in {*aliases.values(), "utf-8"}:
+        with suppress(UnicodeError, LookupError):  # Python's own that are no text
+            found.add(clean(raw.decode(encoding)))
+    return found
+
+
+@given(st.text("年假员工每有十二天，。abcé \n", min_size=4), st.integers(0, 255), st.floats(0, 1), st.booleans())
+def test_of_bytes_with_a_broken_one_all_become_text_or_none(text: str, byte: int, where: float, cut: bool) -> None:
+    raw = text.encode()
+    at = int(where * (len(raw) - 1))
+    raw = raw[:at] + (b"" if cut else bytes([byte])) + raw[at + 1 :]
+    try:
+        decoded = decode(raw)
+    except UndecodableText:
+        return
+    assert decoded in whole_texts(raw)
 
 
 @given(st.text("年假员工每有十二天，。abc \n", min_size=8), st.sampled_from(WIDE))

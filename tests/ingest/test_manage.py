@@ -70,6 +70,19 @@ def test_deleted_documents_leave_both_legs_and_come_back_with_their_folder(run, 
     assert ingest(folder, filled).added == ("leave.md",)
 
 
+def test_equal_files_are_listed_each_and_deleted_on_their_own(run, opened, embedder, folder) -> None:
+    knowledge_base = opened(embedder, "default")
+    for name in ("甲.txt", "乙.txt"):
+        (folder / name).write_text("第一条 同上。\n\n第一条 同上。\n", encoding="utf-8")
+    ingest(folder, knowledge_base)
+    rows = json.loads(run("documents", "list", "--json")[1])
+    assert {row["source"] for row in rows} > {"甲.txt", "乙.txt"}
+    assert run("documents", "delete", "甲.txt")[1] == "deleted: 甲.txt\n"
+    for found in (knowledge_base.lexical("第一条", 9), knowledge_base.dense(embedder.embed_query("第一条 同上"), 9)):
+        sources = [chunk.metadata["source"] for chunk in knowledge_base.chunks([id_ for id_, _ in found])]
+        assert (sources[0], "甲.txt" in sources) == ("乙.txt", False)
+
+
 @pytest.mark.parametrize("command", [["show"], ["delete"]])
 def test_an_unknown_document_is_status_2_and_one_sentence(run, filled, command) -> None:
     status, output, errors = run("documents", *command, "none.md")

@@ -56,6 +56,12 @@ def test_dates_can_be_compared_by_their_seconds() -> None:
     assert flat["a_ts"] == flat["b_ts"] == 1709164800.0
 
 
+def test_seconds_have_no_more_digits_than_chroma_gives_back() -> None:
+    moment = datetime(4825, 1, 1, 0, 0, 0, 123_456)
+    assert flatten({"a": moment})[0] == {"a": "4825-01-01T00:00:00.123456", "a_ts": 90095155200.123}
+    assert where({"a": {"$gte": moment}}) == {"a_ts": {"$gte": 90095155200.123}}
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", [], {}, [None], numpy.float32("nan")])
 def test_what_cannot_be_held_is_named(value: Any) -> None:
     assert flatten({"a": {"b": value}, "kept": 1}) == ({"kept": 1}, ["a.b"])

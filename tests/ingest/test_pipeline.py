@@ -3,9 +3,11 @@ import shutil
 import zipfile
 from pathlib import Path
 
+import openpyxl
 import pytest
 from chromadb.api.client import Client
 from chromadb.api.models.Collection import Collection
+from chromadb.errors import InternalError
 
 from ingest import pipeline
 from ingest.listing import EmptyFolder, FolderNotFound
@@ -38,6 +40,34 @@ def test_a_second_run_changes_nothing_and_embeds_nothing(knowledge_base, embedde
     report = ingest(folder, knowledge_base)
     assert report.summary() == "0 added, 3 unchanged, 0 removed"
     assert (everything(knowledge_base), embedder.embedded) == (before, embedded)
+
+
+def answers(knowledge_base, embedder) -> list[list[tuple[str, float]]]:
+    """What both legs find for questions in both languages."""
+    questions = ["How many days of annual leave?", "病假有几天？", "Who approves travel?"]
+    return [
+        leg
+        for one in questions
+        for leg in (knowledge_base.dense(embedder.embed_query(one), 9), knowledge_base.lexical(one, 9))
+    ]
+
+
+def test_a_run_interrupted_half_way_leaves_counts_and_answers_as_after_the_first(opened, embedder, folder) -> None:
+    knowledge_base = opened(embedder)
+    ingest(folder, knowledge_base)
+    before = everything(knowledge_base), answers(knowledge_base, embedder), knowledge_base.count()
+
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):  # with texts to write, so that there is a half of it
+            ingest(folder, knowledge_base, interrupt, batch_chunks=1, metadata={"run": 2})
+        assert knowledge_base.count() == before[2]
+    ingest(folder, knowledge_base)
+    assert (everything(knowledge_base), answers(knowledge_base, embedder), knowledge_base.count()) == before
+    assert ingest(folder, knowledge_base).summary() == "0 added, 3 unchanged, 0 removed"
+    assert embedder.embedded == 3
 
 
 @pytest.mark.parametrize("step", ["embed", "add", "commit", "finish", "sweep"])
@@ -120,13 +150,37 @@ def test_more_chunks_than_one_call_may_hold_go_in(opened, tmp_path, monkeypatch,
         sizes = record_sizes(monkeypatch)
     knowledge_base = opened(embedder)
     (tmp_path / "docs").mkdir()
-    lines = [f"line {number} of the file that is long enough to be a chunk" for number in range(500 if limit else 5500)]
+    lines = [f"line {number} of the file that is long enough to be a chunk" for number in range(6000)]
     (tmp_path / "docs" / "a.txt").write_text("\n\n".join(lines), encoding="utf-8")
-    ingest(tmp_path / "docs", knowledge_base, chunk_tokens=16, batch_chunks=6000)
+    ingest(tmp_path / "docs", knowledge_base, chunk_tokens=16, batch_chunks=7000)
     assert knowledge_base.count() == (1, len(lines))
     assert knowledge_base.ask(lambda collection: collection.count()) == len(lines)
     assert embedder.embedded == len(lines)
     assert not limit or max(sizes) == limit
+
+
+def test_when_one_call_of_several_fails_no_text_that_is_written_is_embedded_again(
+    opened, tmp_path, monkeypatch
+) -> None:
+    embedder, limit = WordCountEmbedder(dimension=8), 16
+    monkeypatch.setattr(Client, "get_max_batch_size", lambda self: limit)
+    knowledge_base, calls, upsert = opened(embedder), iter(range(9)), Collection.upsert
+    (tmp_path / "docs").mkdir()
+    lines = [f"line {number} of the file that is long enough to be a chunk" for number in range(200)]
+    (tmp_path / "docs" / "a.txt").write_text("\n\n".join(lines), encoding="utf-8")
+
+    def fail(self, ids, **rest):
+        if next(calls, None) == 7:
+            raise InternalError("database is locked")
+        return upsert(self, ids, **rest)
+
+    monkeypatch.setattr(Collection, "upsert", fail)
+    with pytest.raises(InternalError):
+        ingest(tmp_path / "docs", knowledge_base, chunk_tokens=16)
+    assert embedder.embedded == 200
+    ingest(tmp_path / "docs", knowledge_base, chunk_tokens=16)
+    assert embedder.embedded == 400 - 7 * limit
+    assert len(everything(knowledge_base)) == 200
 
 
 def record_sizes(monkeypatch) -> list[int]:
@@ -162,9 +216,10 @@ def test_files_without_text_are_reported_and_the_others_go_in(knowledge_base, fo
     (folder / "empty.txt").write_bytes(b"")
     (folder / "blank.txt").write_text("\n \t\u3000\n", encoding="utf-8")
     (folder / "scan.pdf").write_bytes(pdf("", ""))
+    openpyxl.Workbook().save(folder / "table.xlsx")
     report = ingest(folder, knowledge_base)
     assert len(report.added) == 3
-    assert [source for source, _ in report.failed] == ["blank.txt", "empty.txt", "scan.pdf"]
+    assert [source for source, _ in report.failed] == ["blank.txt", "empty.txt", "scan.pdf", "table.xlsx"]
     assert all(reason.startswith("no text") for _, reason in report.failed)
     assert report.exit_status == 1
 

@@ -93,12 +93,14 @@ def test_lines_are_counted_from_the_files_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["汉字测试句子很好。还有一句？真的！“引用的话。”" * 400, "汉" * 5000, "中文 mixed 英文 text，再来。" * 200]
+    "text", ["汉字测试句子很好。还有一句？真的！“引用的话；”" * 435, "汉" * 5000, "中文 mixed 英文 text，再来。" * 400]
 )
 def test_text_without_spaces_is_cut_within_the_limit(text: str) -> None:
     chunks = chunks_of(text, limit=100)
     assert nothing_is_lost(LoadedDocument("a", text), chunks)
     assert all(len(COUNT(chunk.text)) <= 100 for chunk in chunks)
+    assert "".join(chunk.text for chunk in chunks) == text or " " in text
+    assert not any(chunk.text.startswith(tuple("。！？；，”")) for chunk in chunks)
 
 
 def test_punctuation_and_closing_quotes_end_their_sentence() -> None:

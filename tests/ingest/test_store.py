@@ -103,6 +103,16 @@ def test_another_embedder_of_the_same_dimension_is_refused_with_the_command_that
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize("dimension", [384, 768])
+def test_an_embedder_of_any_other_dimension_is_refused_before_it_is_asked(opened, folder, dimension) -> None:
+    ingest(folder, opened(WordCountEmbedder("bge-small", dimension=384)))
+    other = WordCountEmbedder("bge-base", dimension=dimension)
+    with pytest.raises(EmbedderMismatch, match=r"bge-small.*bge-base.*--rebuild"):
+        opened(other, create=False)
+    assert other.embedded == 0
+    assert len(opened(WordCountEmbedder("bge-small", dimension=384)).documents()) == 3
+
+
 def test_rebuilding_takes_the_new_embedder_and_embeds_everything(opened, embedder, folder) -> None:
     ingest(folder, opened(embedder))
     other = WordCountEmbedder("other")

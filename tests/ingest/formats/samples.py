@@ -10,7 +10,6 @@ import zipfile
 from typing import Any
 
 import docx
-import openpyxl
 import pptx
 from msoffcrypto.format.ooxml import OOXMLFile
 from openpyxl.comments import Comment
@@ -18,11 +17,13 @@ from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
-from tests.ingest.formats import outlook
+from tests.ingest.formats import locked, outlook
 from tests.ingest.formats.outlook import compound
 from tests.ingest.formats.test_mail import message
-from tests.ingest.formats.test_opendocument import package
-from tests.ingest.formats.test_spreadsheet import old_workbook
+from tests.ingest.formats.test_opendocument import CHART, package
+from tests.ingest.formats.test_opendocument import workbook as open_workbook
+from tests.ingest.formats.test_pdf import filled_form, pages
+from tests.ingest.formats.test_spreadsheet import drawn_workbook, old_workbook
 from tests.ingest.formats.test_web import ARTICLE, MENU, book
 from tests.ingest.pdf import pdf
 
@@ -48,6 +49,8 @@ def samples() -> dict[str, bytes]:
         "utf16.txt": TEXT.encode("utf-16"),
         "gb.txt": TEXT.encode("gb18030"),
         "locked.docx": protected.getvalue(),
+        "locked.odt": locked.with_aes(files["a.odt"], PASSWORD),
+        "locked.ods": locked.with_argon2(files["a.ods"], PASSWORD),
     }
 
 
@@ -74,8 +77,10 @@ def _office() -> dict[str, bytes]:
         "a.xls": old_workbook(),
         "a.odt": opened,
         "a.odp": slides,
+        "a.ods": open_workbook(Object=CHART),
         "a.epub": book(chapters, ["a"]),
         "a.pdf": pdf("first page", "", "third page"),
+        "form.pdf": filled_form(pages("first page", "")),
     }
 
 
@@ -130,8 +135,7 @@ def _slides() -> Any:
 
 
 def _workbook() -> Any:
-    workbook = openpyxl.Workbook()
-    workbook.active.append(["代码", "days"])
+    workbook = drawn_workbook()
     workbook.active.append(["A", 25.5])
     workbook.active["A1"].comment = Comment("check", "Ann")
     workbook.create_sheet("二").append(["only"])

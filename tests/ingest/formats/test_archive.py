@@ -106,6 +106,8 @@ def test_a_compressed_file_is_the_file_it_was(read_all: Callable, name: str, com
         ("a/../../b.txt", "a/b.txt"),
         ("..\\x.txt", "x.txt"),
         ("C:\\x\\y.txt", "x/y.txt"),
+        ("C:\\x.txt", "x.txt"),
+        ("../年假/../../x.txt", "年假/x.txt"),
         ("./a//b.txt", "a/b.txt"),
     ],
 )

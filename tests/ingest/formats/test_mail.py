@@ -69,6 +69,24 @@ def test_attachments_and_attached_mails_are_sources_of_their_own(read_all: Calla
     assert found == {f"{mail_name}/deep.txt": "deep"}
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("../outside.txt", "outside.txt"),
+        ("..\\x.txt", "x.txt"),
+        ("/etc/x.txt", "etc/x.txt"),
+        ("a/../../b.txt", "a/b.txt"),
+        ("C:\\x.txt", "x.txt"),
+        ("../../年假.txt", "年假.txt"),
+    ],
+)
+def test_no_name_of_an_attachment_leaves_the_mail(read_all: Callable, name: str, path: str) -> None:
+    mail = message()
+    mail.set_content("text")
+    mail.add_attachment("note", filename=name)
+    assert list(read_all("a.eml", mail.as_bytes())) == ["a.eml", f"a.eml/{path}"]
+
+
 def test_mails_in_mails_are_read_to_the_limit(read_all: Callable) -> None:
     mail = message(Subject="0")
     mail.set_content("text")

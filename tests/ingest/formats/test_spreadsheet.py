@@ -2,10 +2,13 @@ from collections.abc import Callable
 from datetime import date, datetime, time
 from io import BytesIO
 from typing import Any
+from zipfile import ZipFile
 
 import openpyxl
 import pytest
 import xlwt
+from openpyxl.chart import BarChart, Reference
+from openpyxl.chart.data_source import StrData, StrVal
 from openpyxl.comments import Comment
 
 
@@ -65,6 +68,72 @@ def test_comments_are_read_with_their_cell(read: Callable) -> None:
     workbook.create_sheet("二").append(["E1"])
     workbook["二"]["A1"].comment = Comment("Ask 李", "Ann")
     assert read("a.xlsx", saved(workbook)).text == "## Sheet\nCode\n## 二\nE1\nA1: Ask 李"
+
+
+DRAWING = """<xdr:wsDr xmlns:xdr="http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing"
+  xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"
+  xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">{}</xdr:wsDr>"""
+BOX = "<xdr:sp><xdr:txBody><a:p><a:r><a:t>{}</a:t></a:r><a:r><a:t> box</a:t></a:r></a:p><a:p/></xdr:txBody></xdr:sp>"
+TWICE = "<mc:AlternateContent><mc:Choice>{0}</mc:Choice><mc:Fallback>{0}</mc:Fallback></mc:AlternateContent>"
+
+
+def rewritten(content: bytes, part: str, change: Callable[[str], str]) -> bytes:
+    """The package with one of its parts changed."""
+    file = BytesIO()
+    with ZipFile(BytesIO(content)) as old, ZipFile(file, "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            new.writestr(name, change(text.decode()) if name == part else text)
+    return file.getvalue()
+
+
+def drawn_workbook() -> Any:
+    """A sheet with a chart of its cells, and a sheet that is a chart."""
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["区", "Days"])
+    workbook.active.append(["East 东", 3])
+    places = workbook.active.add_chart, workbook.create_chartsheet("图表页").add_chart
+    for add, title in zip(places, ("销售图表", "年度 second"), strict=True):
+        chart = BarChart()
+        chart.title, chart.x_axis.title = title, "Month 月"
+        chart.add_data(Reference(workbook.active, min_col=2, min_row=1, max_row=2), titles_from_data=True)
+        chart.series[0].tx.strRef.strCache = StrData(ptCount=1, pt=[StrVal(idx=0, v="Days")])
+        add(chart)
+    return workbook
+
+
+def test_titles_and_labels_of_charts_are_read_with_their_sheet_and_values_in_cells_once(read: Callable) -> None:
+    assert read("a.xlsx", saved(drawn_workbook())).text.split("\n") == [
+        "## Sheet",
+        "区; Days",
+        "区: East 东; Days: 3",
+        "销售图表",
+        "Days",
+        "Month 月",
+        "## 图表页",
+        "年度 second",
+        "Days",
+        "Month 月",
+    ]
+
+
+def test_values_that_a_chart_brings_from_elsewhere_are_read(read: Callable) -> None:
+    values = '<numRef><f>[1]Other!$B$2</f><numCache><pt idx="0"><v>7.5</v></pt></numCache></numRef>'
+    labels = "<cat><strLit><pt idx='0'><v>West 西</v></pt></strLit></cat>"
+
+    def change(text: str) -> str:
+        return text.replace("<numRef><f>'Sheet'!$B$2</f></numRef>", values).replace("<val>", f"{labels}<val>")
+
+    raw = rewritten(saved(drawn_workbook()), "xl/charts/chart1.xml", change)
+    assert "Days\nWest 西; Days: 7.5\nMonth 月" in read("a.xlsx", raw).text
+
+
+def test_text_boxes_and_shapes_are_read_once(read: Callable) -> None:
+    shapes = DRAWING.format(
+        BOX.format("文本") + TWICE.format(BOX.format("两次")) + f"<xdr:grpSp>{BOX.format('组')}</xdr:grpSp>"
+    )
+    raw = rewritten(saved(drawn_workbook()), "xl/drawings/drawing1.xml", lambda _: shapes)
+    assert "Days: 3\n文本 box\n两次 box\n组 box\n销售图表\n" in read("a.xlsx", raw).text
 
 
 def old_workbook() -> bytes:

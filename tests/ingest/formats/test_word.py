@@ -65,6 +65,31 @@ def test_a_text_box_is_read_once_with_its_table(read: Callable) -> None:
     assert read("a.docx", saved(word)).text.split("\n\n") == ["Before", "In a box 框", "boxed cell", "After"]
 
 
+CHART = """<c:chartSpace xmlns:c="http://schemas.openxmlformats.org/drawingml/2006/chart"
+  xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"><c:chart><c:title><c:tx><c:rich><a:p><a:r>
+  <a:t>销售图表</a:t></a:r></a:p></c:rich></c:tx></c:title><c:plotArea><c:pieChart><c:ser><c:tx><c:strRef><c:strCache>
+  <c:pt idx="0"><c:v>Days</c:v></c:pt></c:strCache></c:strRef></c:tx><c:cat><c:strRef><c:f>Sheet1!$A$2</c:f><c:strCache>
+  <c:pt idx="0"><c:v>East 东</c:v></c:pt></c:strCache></c:strRef></c:cat><c:val><c:numRef><c:f>Sheet1!$B$2</c:f>
+  <c:numCache><c:pt idx="0"><c:v>3</c:v></c:pt></c:numCache></c:numRef></c:val></c:ser></c:pieChart></c:plotArea>
+  </c:chart></c:chartSpace>""".encode()
+DIAGRAM = """<dgm:dataModel xmlns:dgm="http://schemas.openxmlformats.org/drawingml/2006/diagram"
+  xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"><dgm:ptLst><dgm:pt><dgm:t><a:p><a:r><a:t>步骤 one
+  </a:t></a:r></a:p></dgm:t></dgm:pt><dgm:pt><dgm:t><a:p/></dgm:t></dgm:pt></dgm:ptLst></dgm:dataModel>""".encode()
+
+
+def test_a_chart_and_a_diagram_come_after_the_text(read: Callable) -> None:
+    word = docx.Document()
+    word.add_paragraph("Text 正文")
+    for kind, content in (("chart", CHART), ("diagramData", DIAGRAM)):
+        part = Part(PackURI(f"/word/{kind}1.xml"), "application/xml", content, word.part.package)
+        word.part.relate_to(part, f"http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}")
+    assert read("a.docx", saved(word)).text.split("\n\n") == [
+        "Text 正文",
+        "销售图表\nDays\nEast 东; Days: 3",
+        "步骤 one",
+    ]
+
+
 def test_a_row_keeps_its_header_and_a_cell_its_inner_table(read: Callable) -> None:
     word = docx.Document()
     table = word.add_table(3, 2)
