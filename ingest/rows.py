@@ -1,5 +1,6 @@
 """The rows of the journal: a document, a chunk, and what storing and dropping one does to the tables."""
 
+import hashlib
 import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -26,6 +27,17 @@ class StoredChunk:
     id: str
     digest: bytes
     text: str
+
+    @classmethod
+    def of(cls, id_: str, text: str) -> "StoredChunk":
+        """The chunk of that id and text."""
+        return cls(id_, hashlib.sha256(text.encode()).digest(), text)
+
+
+def chunk_id(source: str, content_hash: str, index: int) -> str:
+    """The id of a document's chunk. It names the file, its content and the place in it, so that equal files and equal
+    paragraphs get different ids, and a changed file never reuses one."""
+    return hashlib.sha256(f"{source}\x00{content_hash}\x00{index}".encode()).hexdigest()[:32]
 
 
 def count_unwritten(connection: sqlite3.Connection, rows: int) -> None:

@@ -20,8 +20,8 @@ from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument, in_batches
 from ingest.knowledge_bases import EmbedderMismatch, exists, make, start_over, unknown
 from ingest.lock import AlreadyWriting, writer_lock
+from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
-from ingest.metadata import with_place
 from ingest.vector_store import LangChainVectorStore
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ class KnowledgeBase(LangChainVectorStore):
         for some in in_batches(dict.fromkeys(ids), self._batch):
             got = self.ask(partial(_get, some, ["documents", "metadatas"]))
             for id_, text, about in zip(got["ids"], got["documents"], got["metadatas"], strict=True):
-                rows[id_] = Document(id=id_, page_content=text or "", metadata=dict(about or {}))
+                shown = {key: value for key, value in (about or {}).items() if key != OF_A_DOCUMENT}
+                rows[id_] = Document(id=id_, page_content=text or "", metadata=shown)
         return rows
 
     def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
