@@ -21,6 +21,15 @@ class StoredDocument:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """What became of a file, of that content, that crashed its reader or went past a limit."""
+
+    content_hash: str
+    limits: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class StoredChunk:
     """What the journal keeps of a chunk; `text` goes to the lexical index only."""
 
@@ -67,12 +76,20 @@ def drop_chunk(connection: sqlite3.Connection, id_: str) -> None:
         connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE rowid = ?", (rowid,))
         connection.execute("DELETE FROM chunks WHERE rowid = ?", (rowid,))
         connection.execute("UPDATE documents SET content_hash = '', chunks = chunks - 1 WHERE source = ?", (source,))
-        connection.execute("DELETE FROM files WHERE file = (SELECT file FROM documents WHERE source = ?)", (source,))
+        read_again(connection, source)
         connection.execute("DELETE FROM documents WHERE source = ? AND chunks = 0", (source,))
+
+
+def read_again(connection: sqlite3.Connection, source: str) -> None:
+    """Let a document's file no longer count as read to its end, or as one that is not to be tried."""
+    for table in ("files", "failures"):
+        query = f"DELETE FROM {table} WHERE file = (SELECT file FROM documents WHERE source = ?)"
+        connection.execute(query, (source,))
 
 
 def forget_file(connection: sqlite3.Connection, file: str, kept: Collection[str]) -> None:
     for (source,) in connection.execute("SELECT source FROM documents WHERE file = ?", (file,)).fetchall():
         if source not in kept:
             drop(connection, source)
-    connection.execute("DELETE FROM files WHERE file = ?", (file,))
+    for table in ("files", "failures"):
+        connection.execute(f"DELETE FROM {table} WHERE file = ?", (file,))

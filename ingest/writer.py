@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.imprint import imprint
 from ingest.journal import StoredChunk, StoredDocument, in_batches
 from ingest.metadata import OF_A_CHUNK, Flat, flatten
-from ingest.rows import chunk_id
+from ingest.rows import Failure, chunk_id
 from ingest.split import Chunk
 
 if TYPE_CHECKING:
@@ -95,12 +95,20 @@ class Writer:
         """Take a document out."""
         self._journal.remove(source)
 
-    def finish(self, file: str, content_hash: str | None, sources: Collection[str], failed: Collection[str]) -> None:
+    def finish(
+        self,
+        file: str,
+        content_hash: str | None,
+        sources: Collection[str],
+        failed: Collection[str],
+        failure: Failure | None = None,
+    ) -> None:
         """After the last document of a file: take out its documents that are neither in `sources` nor in `failed`.
 
-        With a hash the file counts as read to its end, and the next run leaves it alone while its hash is the same.
+        With a hash the file counts as read to its end, and the next run leaves it alone while its hash is the same;
+        with a `failure`, while the limits are the same too.
         """
-        self._journal.finish(file, content_hash, {*sources, *failed})
+        self._journal.finish(file, content_hash, {*sources, *failed}, failure)
 
     def remove_file(self, file: str) -> None:
         """Take out all documents of a file."""
