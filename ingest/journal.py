@@ -47,6 +47,10 @@ class Journal:
         """Whether the file of that path still is this one: it may have been deleted, or made anew."""
         return self._path.exists() and os.path.samestat(self._path.stat(), self._file)
 
+    def is_broken(self) -> bool:
+        """Whether a table is damaged, other than the lexical index, which mends itself."""
+        return any(self._rows(f"PRAGMA quick_check({table})") != [("ok",)] for table in schema.NAMES)
+
     def generation(self) -> int:
         """The number of changes so far."""
         return self._rows("SELECT number FROM generation")[0][0]
@@ -140,6 +144,14 @@ class Journal:
         while found := self._rows(query, (last, *values)):
             last = found[-1][0]
             yield from (id_ for _, id_ in found)
+
+    def by_text(self) -> Iterator[tuple[str, bytes]]:
+        """The id of each chunk with the digest of its text; those of equal texts follow each other."""
+        query = "SELECT id, digest, rowid FROM chunks WHERE (digest, rowid) > (?, ?) ORDER BY digest, rowid LIMIT 5000"
+        last: tuple = b"", -1
+        while found := self._rows(query, last):
+            last = found[-1][1:]
+            yield from ((id_, digest) for id_, digest, _ in found)
 
     def sources(self, ids: Iterable[str]) -> dict[str, str]:
         """The document of each of `ids` that belongs to one."""

@@ -172,10 +172,11 @@ def _name(given: argparse.Namespace, settings: IngestSettings) -> str:
 def _journal(given: argparse.Namespace, settings: IngestSettings) -> "Iterator[Journal]":
     from ingest.collection import journal_path
     from ingest.journal import Journal
-    from ingest.knowledge_bases import exists, unknown
+    from ingest.knowledge_bases import unknown
+    from ingest.recovery import is_there
 
     folder, name = settings.store.path, _name(given, settings)
-    if not exists(folder, name):
+    if not is_there(folder, name):
         raise unknown(folder, name)
     with closing(Journal(journal_path(folder, name))) as journal:
         yield journal

@@ -11,6 +11,8 @@ from ingest.report import Progress, Report
 from ingest.rows import Failure, StoredDocument
 from ingest.writer import PreparedDocument
 
+LOST = "was added without a file, and its text is no longer in Chroma: add it again"
+
 
 @dataclass
 class _Found:
@@ -71,6 +73,10 @@ class Outcome:
         else:
             self._failed[failure.source] = failure.reason
             self._found[file].failed.add(failure.source)
+
+    def lost(self, sources: Iterable[str]) -> None:
+        """Note added documents of which Chroma has lost something."""
+        self._failed |= dict.fromkeys(sources, LOST)
 
     def end(self, file: str, end: FileEnd) -> FinishedFile:
         """Note that a file was read to its end, or as far as it could be."""

@@ -37,6 +37,7 @@ def ingest(
         before = _before(knowledge_base)
         plan = make_plan(listing, options.recipe(), options.limits(), before)
         outcome = Outcome(plan, before.documents, options.limits())
+        outcome.lost(writer.lost)
         if plan.todo:
             with closing(_reads(plan, knowledge_base.embedder, options)) as reads:
                 # Two batches may be lost by a kill, the one being embedded and the one being written.

@@ -6,6 +6,7 @@ from pathlib import Path
 from ingest import lexical
 
 VERSION = 3
+NAMES = ("documents", "chunks", "pending", "generation", "files", "failures", "about")
 TABLES = (
     """CREATE TABLE IF NOT EXISTS documents (
         source TEXT PRIMARY KEY, content_hash TEXT NOT NULL, chunks INTEGER NOT NULL, problems TEXT NOT NULL,

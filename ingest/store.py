@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from ingest import index
+from ingest import index, recovery
 from ingest.collection import drop_others, fingerprint, journal_path, lock_path
 from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument, in_batches
-from ingest.knowledge_bases import EmbedderMismatch, exists, make, start_over, unknown
+from ingest.knowledge_bases import EmbedderMismatch, make, start_over, unknown
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
@@ -79,7 +80,7 @@ class KnowledgeBase(LangChainVectorStore):
         UnknownKnowledgeBase, EmbedderMismatch and, for `create` and `rebuild`, AlreadyWriting.
         """
         ours = adapted(embedder)
-        if not exists(folder, name):
+        if not recovery.is_there(folder, name):
             if not create:
                 raise unknown(folder, name)
             make(folder, name, ours)
@@ -135,8 +136,7 @@ class KnowledgeBase(LangChainVectorStore):
     def stored(self, ids: Iterable[str]) -> dict[str, Document]:
         """Those chunks that are there, with the metadata as they are stored."""
         rows: dict[str, Document] = {}
-        for some in in_batches(dict.fromkeys(ids), self._batch):
-            got = self.ask(partial(_get, some, ["documents", "metadatas"]))
+        for got in self._got(ids, ["documents", "metadatas"]):
             for id_, text, about in zip(got["ids"], got["documents"], got["metadatas"], strict=True):
                 shown = {key: value for key, value in (about or {}).items() if key != OF_A_DOCUMENT}
                 rows[id_] = Document(id=id_, page_content=text or "", metadata=shown)
@@ -146,40 +146,46 @@ class KnowledgeBase(LangChainVectorStore):
         """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
         import numpy
 
-        stored = self.vectors(ids)
-        query = numpy.asarray(vector) / (numpy.linalg.norm(vector) or 1)
+        stored, query = self.vectors(ids), numpy.asarray(vector) / (numpy.linalg.norm(vector) or 1)
         return [
             float(query @ stored[id_] / (numpy.linalg.norm(stored[id_]) or 1)) if id_ in stored else -1 for id_ in ids
         ]
 
     def vectors(self, ids: list[str]) -> dict[str, Any]:
         """The stored vectors, as numpy arrays, of those chunks that are there."""
-        stored: dict[str, Any] = {}
-        for some in in_batches(dict.fromkeys(ids), self._batch):
-            got = self.ask(partial(_get, some, ["embeddings"]))
-            stored |= dict(zip(got["ids"], got["embeddings"], strict=True))
-        return stored
+        pairs = (zip(got["ids"], got["embeddings"], strict=True) for got in self._got(ids, ["embeddings"]))
+        return dict(chain.from_iterable(pairs))
 
     @contextmanager
     def writing(self) -> Iterator["Writer"]:
         """Be the one writer. Raises AlreadyWriting, which names the other, at once."""
         from ingest.writer import Writer
 
+        self._renew_journal()
         with writer_lock(lock_path(self.folder, self.name), self.name):
-            if not self._wrote_last or self._is_behind():
-                self._load(for_writing=True)
-                drop_others(self._client, self.name, self.collection.name)
-                self._mend_lexical()
-            self._is_writing = True
+            lost = self._prepare() if not self._wrote_last or self._is_behind() else ()
+            self._is_writing, self._in_session, self._wrote_last = True, False, False
             try:
-                yield Writer(self, self._batch)
+                yield Writer(self, self._batch, lost)
                 self.journal.note_run(datetime.now().astimezone().isoformat(timespec="seconds"))
+                self._wrote_last = True
             finally:
-                self._generation, self._is_writing, self._wrote_last = self.journal.generation(), False, True
+                self._generation, self._is_writing = self.journal.generation(), False
+                self._outdated = not self._wrote_last  # after a failure in Chroma nothing that is loaded is relied on
+
+    def _prepare(self) -> tuple[str, ...]:
+        """Load it to write to it, mended; the added documents of which something is lost."""
+        self._load(for_writing=True)
+        drop_others(self._client, self.name, self.collection.name)
+        self._mend_lexical()
+        return recovery.agree(self.journal, self.collection, self.name)
 
     @contextmanager
     def changing_index(self, rows: int) -> Iterator[None]:
         """Around each write to Chroma: alone where it may make or write the index files; for the writer."""
+        if not self._in_session:
+            recovery.start_session(self.journal, self.collection)
+            self._in_session = True
         if not self.is_empty and self.journal.unwritten() + rows < self._rows:
             yield
             return
@@ -218,10 +224,11 @@ class KnowledgeBase(LangChainVectorStore):
         return [(id_, max(-1.0, min(1.0, 1 - distance))) for id_, distance in pairs if id_ in known]
 
     def _meeting(self, ids: list[str], where: Mapping[str, Any]) -> set[str]:
-        found: set[str] = set()
-        for some in in_batches(ids, self._batch):
-            found.update(self.ask(partial(_get, some, [], where=chroma_where(where)))["ids"])
-        return found
+        return {id_ for got in self._got(ids, [], where=chroma_where(where)) for id_ in got["ids"]}
+
+    def _got(self, ids: Iterable[str], include: list[Any], *, where: Any = None) -> Iterator[Any]:
+        for some in in_batches(dict.fromkeys(ids), self._batch):
+            yield self.ask(partial(_get, some, include, where=where))
 
     def _search(self, query: str, k: int) -> list[tuple[str, float]]:
         try:
@@ -253,13 +260,13 @@ class KnowledgeBase(LangChainVectorStore):
 
     def _is_behind(self) -> bool:
         """Whether another process has written since the index was loaded; the writer sees what it writes itself."""
-        return not self._is_writing and self.journal.generation() != self._generation
+        journal = self.journal
+        return not self._is_writing and not (journal.is_at_its_path() and journal.generation() == self._generation)
 
     def _load(self, *, wait: bool = True, for_writing: bool = False) -> None:
         """Load the index as it is on disk now; a Chroma client never sees what another process has written since."""
         with self._lock:
-            if self.journal.live() is None and exists(self.folder, self.name):  # deleted and made again
-                self.journal = Journal(journal_path(self.folder, self.name))
+            self._renew_journal()
             began, generation, live = time.monotonic(), self.journal.generation(), self.journal.live()
             if live is None:
                 raise unknown(self.folder, self.name)
@@ -280,10 +287,15 @@ class KnowledgeBase(LangChainVectorStore):
             # A large index must not be loaded again and again while another process writes to it.
             self._pause = max(REOPEN_SECONDS, self._loaded - began)
 
+    def _renew_journal(self) -> None:
+        """Go on with the file in the journal's place: it was deleted and made again, or lost and made anew."""
+        if not self.journal.is_at_its_path() and recovery.is_there(self.folder, self.name):
+            self.journal = Journal(journal_path(self.folder, self.name))
+
     def _use(self, client: "ClientAPI", collection: "Collection") -> None:
         self._client, self.collection, self._batch = client, collection, client.get_max_batch_size()
         self._loaded, self.is_empty = time.monotonic(), collection.count() == 0
 
 
-def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any = None) -> Any:
+def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any) -> Any:
     return collection.get(ids=ids, where=where, include=include)

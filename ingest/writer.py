@@ -51,8 +51,9 @@ class Writer:
     next run finds the vectors of what is pending and embeds none of them again; `sweep` ends with nothing pending.
     """
 
-    def __init__(self, knowledge_base: "KnowledgeBase", batch: int) -> None:
-        self._knowledge_base, self._batch = knowledge_base, batch
+    def __init__(self, knowledge_base: "KnowledgeBase", batch: int, lost: tuple[str, ...] = ()) -> None:
+        """`lost`: added documents whose chunks were not in Chroma any more when this writer came."""
+        self._knowledge_base, self._batch, self.lost = knowledge_base, batch, lost
         self._journal = knowledge_base.journal
         self._recent: deque[Vectors] = deque(maxlen=2)
 
