@@ -45,7 +45,10 @@ class Journal:
 
     def is_at_its_path(self) -> bool:
         """Whether the file of that path still is this one: it may have been deleted, or made anew."""
-        return self._path.exists() and os.path.samestat(self._path.stat(), self._file)
+        try:
+            return os.path.samestat(self._path.stat(), self._file)
+        except FileNotFoundError:
+            return False
 
     def is_broken(self) -> bool:
         """Whether a table is damaged, other than the lexical index, which mends itself."""

@@ -1,5 +1,6 @@
 """Knowledge bases as a whole: list, describe, make, empty, delete."""
 
+import logging
 import shlex
 import sqlite3
 from collections.abc import Iterator
@@ -25,11 +26,14 @@ from ingest.index import index_files
 from ingest.journal import Journal
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.recovery import is_there, set_aside
+from ingest.report import first_of
 
 if TYPE_CHECKING:
     from chromadb.api.models.Collection import Collection
 
     from ingest.embedder import EmbedderLike
+
+log = logging.getLogger(__name__)
 
 
 class UnknownKnowledgeBase(Exception):
@@ -116,19 +120,22 @@ def make(folder: Path, name: str, embedder: "EmbedderLike") -> None:
             drop_others(client, name, live=None)
             make_collection(client, first_name(name), name, embedder)
             journal.switch(first_name(name), empty=True)
-        elif live not in [
-            collection.name for collection in collections_of(folder, name)
-        ]:  # Chroma's folder is lost; the writer will find all chunks missing
-            make_collection(client, live, name, embedder)
+        elif all(collection.name != live for collection in collections_of(folder, name)):
+            make_collection(
+                client, live, name, embedder
+            )  # Chroma's folder is lost; the writer will see what is missing
 
 
 def start_over(folder: Path, name: str, embedder: "EmbedderLike") -> None:
-    """Empty a knowledge base, and give it to this embedder. Raises AlreadyWriting."""
+    """Empty a knowledge base, and give it to this embedder; names what no file brings back. Raises AlreadyWriting."""
     with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
         client = open_chroma(folder)
         drop_others(client, name, journal.live())
         collection = next_collection_name(name, journal.generation())
         make_collection(client, collection, name, embedder, session=journal.session())
+        if added := [document.source for document in journal.documents() if document.file is None]:
+            said = "the texts that were added to knowledge base %r without a file (%d) are taken out: %s"
+            log.warning(said, name, len(added), first_of(added))
         journal.switch(collection, empty=True)
         drop_others(client, name, collection)
 

@@ -18,6 +18,7 @@ from ingest.collection import (
     next_collection_name,
     note,
 )
+from ingest.disk import told_plainly
 from ingest.journal import Journal, in_batches
 from ingest.knowledge_bases import unknown
 from ingest.lock import writer_lock
@@ -50,11 +51,15 @@ def reindex(folder: Path, name: str, embedder: "EmbedderLike", progress: Progres
     """Embed all chunks with another embedder. False when the knowledge base is made with this one already.
 
     Until the swap the old vectors answer; a run that is killed leaves a collection that the next writer drops.
-    Raises UnknownKnowledgeBase, AlreadyWriting, and ChunksTooLong before anything is embedded.
+    Raises UnknownKnowledgeBase, AlreadyWriting, StoreNotWritable, and ChunksTooLong before anything is embedded.
     """
     if not recovery.is_there(folder, name):
         raise unknown(folder, name)
-    with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
+    with (
+        told_plainly(folder),
+        writer_lock(lock_path(folder, name), name),
+        closing(Journal(journal_path(folder, name))) as journal,
+    ):
         live = str(journal.live())
         client, old = index.load(folder, name, live)
         drop_others(client, name, live)

@@ -17,6 +17,7 @@ from langchain_core.embeddings import Embeddings
 
 from ingest import index, recovery
 from ingest.collection import drop_others, fingerprint, journal_path, lock_path
+from ingest.disk import told_plainly
 from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument, in_batches
 from ingest.knowledge_bases import EmbedderMismatch, make, start_over, unknown
@@ -26,7 +27,6 @@ from ingest.metadata import where as chroma_where
 from ingest.vector_store import LangChainVectorStore
 
 if TYPE_CHECKING:
-    from chromadb.api import ClientAPI
     from chromadb.api.models.Collection import Collection
 
     from ingest.writer import Writer
@@ -37,8 +37,8 @@ RETRY_AFTER_SECONDS = (0.0, 0.05, 0.2)
 LOOKED_PAST = 1000
 """Chunks of unfinished documents that a query looks past at most."""
 LEAST_ROWS = 1000
-"""Rows after which the index files are written, or a twentieth of all if that is more: each load takes as many from
-Chroma's log (about 2,000 a second), and writing the files takes time with the size of the whole."""
+"""Rows after which the index files are written, or a twentieth of all if that is more: each load takes as many out of
+Chroma's log (2,000 a second), and writing takes time with the size of the whole."""
 DEEPER = 4
 """So many times as many candidates are looked at when too few of them meet a condition."""
 
@@ -77,16 +77,17 @@ class KnowledgeBase(LangChainVectorStore):
         """Open the knowledge base `name` below `folder`.
 
         `create` makes it when it is not there; `rebuild` makes it anew, empty, for this embedder. Raises
-        UnknownKnowledgeBase, EmbedderMismatch and, for `create` and `rebuild`, AlreadyWriting.
+        UnknownKnowledgeBase, EmbedderMismatch and, for `create` and `rebuild`, AlreadyWriting and StoreNotWritable.
         """
         ours = adapted(embedder)
-        if not recovery.is_there(folder, name):
-            if not create:
-                raise unknown(folder, name)
-            make(folder, name, ours)
-        elif rebuild:
-            start_over(folder, name, ours)
-        return cls(folder, name, ours)
+        with told_plainly(folder):
+            if not recovery.is_there(folder, name):
+                if not create:
+                    raise unknown(folder, name)
+                make(folder, name, ours)
+            elif rebuild:
+                start_over(folder, name, ours)
+            return cls(folder, name, ours)
 
     def close(self) -> None:
         """Close the journal. Chroma's part closes when nothing refers to it any more."""
@@ -158,11 +159,12 @@ class KnowledgeBase(LangChainVectorStore):
 
     @contextmanager
     def writing(self) -> Iterator["Writer"]:
-        """Be the one writer. Raises AlreadyWriting, which names the other, at once."""
+        """Be the one writer. Raises AlreadyWriting, which names the other, at once; StoreNotWritable also later."""
         from ingest.writer import Writer
 
-        self._renew_journal()
-        with writer_lock(lock_path(self.folder, self.name), self.name):
+        with told_plainly(self.folder):
+            self._renew_journal()
+        with told_plainly(self.folder), writer_lock(lock_path(self.folder, self.name), self.name):
             lost = self._prepare() if not self._wrote_last or self._is_behind() else ()
             self._is_writing, self._in_session, self._wrote_last = True, False, False
             try:
@@ -174,7 +176,6 @@ class KnowledgeBase(LangChainVectorStore):
                 self._outdated = not self._wrote_last  # after a failure in Chroma nothing that is loaded is relied on
 
     def _prepare(self) -> tuple[str, ...]:
-        """Load it to write to it, mended; the added documents of which something is lost."""
         self._load(for_writing=True)
         drop_others(self._client, self.name, self.collection.name)
         self._mend_lexical()
@@ -282,7 +283,8 @@ class KnowledgeBase(LangChainVectorStore):
             if (stored := fingerprint(collection)) != self.embedder.fingerprint:
                 self._outdated = True
                 raise EmbedderMismatch(self.name, stored, self.embedder.fingerprint)
-            self._use(client, collection)
+            self._client, self.collection, self._batch = client, collection, client.get_max_batch_size()
+            self._loaded, self.is_empty = time.monotonic(), collection.count() == 0
             self._generation, self._outdated, self._wrote_last = generation, False, False
             # A large index must not be loaded again and again while another process writes to it.
             self._pause = max(REOPEN_SECONDS, self._loaded - began)
@@ -291,10 +293,6 @@ class KnowledgeBase(LangChainVectorStore):
         """Go on with the file in the journal's place: it was deleted and made again, or lost and made anew."""
         if not self.journal.is_at_its_path() and recovery.is_there(self.folder, self.name):
             self.journal = Journal(journal_path(self.folder, self.name))
-
-    def _use(self, client: "ClientAPI", collection: "Collection") -> None:
-        self._client, self.collection, self._batch = client, collection, client.get_max_batch_size()
-        self._loaded, self.is_empty = time.monotonic(), collection.count() == 0
 
 
 def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any) -> Any:
