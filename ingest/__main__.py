@@ -21,10 +21,16 @@ EXIT_STATUSES = """exit status:
   0    every file is in, though perhaps not with all that it holds: the report names such ones
   1    some file failed; the report names it, the others are in
   2    nothing was done: bad arguments or settings, no folder, an empty one, another writer, another embedder
+  3    the store cannot be written (disk full, no right to): what is in stays, and the next run finishes it
   130  interrupted; the next run finishes it"""
 METADATA = 'stored with every chunk; a JSON number, true, false or "text" as such, else text; repeatable'
+REBUILD = (
+    "empty the knowledge base first, and read and embed every file anew, e.g. with another embedder; until that is done"
+    " it answers with what is in again, and what was added without a file is gone (`groundwell knowledge-bases reindex`"
+    " keeps it, and answers with the old vectors until the new ones are complete)"
+)
 RETRY_SECONDS = 5.0
-"""After another writer was met while watching."""
+"""After another writer or a full disk was met while watching."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=_path, help="folder of documents; the knowledge base becomes equal to it")
     add("--knowledge-base", metavar="NAME", help="name of the knowledge base (default: the settings')")
-    add("--rebuild", action="store_true", help="embed everything anew, e.g. with another embedder")
+    add("--rebuild", action="store_true", help=REBUILD)
     add("--include", metavar="GLOB", action="append", help="only files like this, as in .gitignore; repeatable")
     add("--exclude", metavar="GLOB", action="append", help="no files or folders like this; repeatable")
     add("--metadata", metavar="KEY=VALUE", type=_metadata, action="append", default=[], help=METADATA)
@@ -73,6 +79,7 @@ def _metadata(text: str) -> "tuple[str, Scalar]":
 
 def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
     """Ingest and print the report; returns one of EXIT_STATUSES."""
+    from ingest.disk import StoreNotWritable
     from ingest.listing import EmptyFolder, FolderNotFound
     from ingest.lock import AlreadyWriting
     from ingest.store import EmbedderMismatch
@@ -87,18 +94,20 @@ def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
         return _refused(arguments, plainly(error))
     except (*refusals, EmbedderNotShared, WorkerNotStarted) as error:
         return _refused(arguments, str(error))
-    except OSError as error:  # the password file, or the store
+    except StoreNotWritable as error:
+        return _refused(arguments, str(error), status=3)
+    except OSError as error:  # the password file
         return _refused(arguments, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("groundwell ingest: interrupted; the next run finishes it", file=sys.stderr)
         return 130
 
 
-def _refused(arguments: argparse.Namespace, reason: str) -> int:
+def _refused(arguments: argparse.Namespace, reason: str, status: int = 2) -> int:
     print(f"groundwell ingest: {reason}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"error": reason, "exit_status": 2}, ensure_ascii=False))
-    return 2
+        print(json.dumps({"error": reason, "exit_status": status}, ensure_ascii=False))
+    return status
 
 
 def _options(arguments: argparse.Namespace, options: "IngestOptions") -> "IngestOptions":
@@ -124,6 +133,7 @@ def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "Inge
 
 def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
     """Ingest now and after every change, until Ctrl-C; returns the last run's status."""
+    from ingest.disk import StoreNotWritable
     from ingest.listing import EmptyFolder
     from ingest.lock import AlreadyWriting
     from ingest.watch import changes
@@ -142,6 +152,8 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
                 except (EmptyFolder, AlreadyWriting) as error:
                     due = time.monotonic() + RETRY_SECONDS if isinstance(error, AlreadyWriting) else due
                     idle, status = True, _refused(arguments, str(error))
+                except StoreNotWritable as error:
+                    due, idle, status = time.monotonic() + RETRY_SECONDS, True, _refused(arguments, str(error), 3)
                 else:
                     idle = True  # before the report is seen, after which Ctrl-C interrupts nothing
                     status = _print(report, knowledge_base, as_json=arguments.json)

@@ -4,8 +4,9 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
@@ -17,6 +18,8 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,61}[a-zA-Z0-9]")
 """Chroma allows up to 512 characters; 63 also fit a file's name and a Chroma server of before 1.0."""
 NEVER = 2**31 - 1
 """Rows after which Chroma would write its index of its own accord; `ingest.index` says why it must not."""
+SESSION, BUILDING = "session", "building"
+"""In a collection's metadata: see `ingest.recovery`."""
 
 _opening = threading.Lock()
 
@@ -42,6 +45,11 @@ def journal_path(folder: Path, name: str) -> Path:
     return folder / f"{collection_name(name)}.sqlite3"
 
 
+def journal_files(path: Path) -> list[Path]:
+    """All that SQLite keeps of the file."""
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+
+
 def lock_path(folder: Path, name: str) -> Path:
     """The file that its writer holds."""
     return folder / f"{collection_name(name)}.lock"
@@ -64,22 +72,44 @@ def open_chroma(folder: Path) -> "ClientAPI":
 
 
 def make_collection(
-    client: "ClientAPI", collection: str, name: str, embedder: "EmbedderLike", *, sync_threshold: int = NEVER
+    client: "ClientAPI",
+    collection: str,
+    name: str,
+    embedder: "EmbedderLike",
+    *,
+    sync_threshold: int = NEVER,
+    session: int = -1,
+    building: bool = False,
 ) -> "Collection":
     """An empty collection of a knowledge base, for this embedder."""
+    about = {"fingerprint": json.dumps(embedder.fingerprint), SESSION: session, BUILDING: building}
     return client.create_collection(
         collection,
         configuration={"hnsw": {"space": "cosine", "sync_threshold": sync_threshold}},
-        metadata={"knowledge_base": name, "fingerprint": json.dumps(embedder.fingerprint)},
+        metadata={"knowledge_base": name, **about},
         embedding_function=None,
     )
 
 
 def drop_others(client: "ClientAPI", name: str, live: str | None) -> None:
     """Drop the collections of a knowledge base that do not answer: what a killed run left."""
-    for collection in client.list_collections():
-        if (collection.metadata or {}).get("knowledge_base") == name and collection.name != live:
+    for collection in _of(client, name):
+        if collection.name != live:
             client.delete_collection(collection.name)
+
+
+def collections_of(folder: Path, name: str) -> list["Collection"]:
+    """The collections of a knowledge base: at most one answers, the others are being filled or dropped."""
+    return _of(open_chroma(folder), name) if (folder / "chroma").is_dir() else []
+
+
+def _of(client: "ClientAPI", name: str) -> list["Collection"]:
+    return [one for one in client.list_collections() if (one.metadata or {}).get("knowledge_base") == name]
+
+
+def note(collection: "Collection", about: Mapping[str, Any]) -> None:
+    """Put something into a collection's metadata."""
+    collection.modify(metadata={**collection.metadata, **about})
 
 
 def fingerprint(collection: "Collection") -> dict[str, str]:

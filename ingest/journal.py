@@ -1,16 +1,17 @@
 """The SQLite file beside a Chroma collection: which documents are in, their chunks, and the lexical index."""
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from ingest import lexical, rows, schema
-from ingest.rows import StoredChunk, StoredDocument
+from ingest.rows import Failure, StoredChunk, StoredDocument
 
 Item = TypeVar("Item")
 
@@ -28,6 +29,7 @@ class Journal:
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = NORMAL")  # in WAL mode enough for a kill at any moment
         schema.migrate(self._writer)
+        self._file = path.stat()
 
     def close(self) -> None:
         """Close the file."""
@@ -41,6 +43,17 @@ class Journal:
             self._reader.close()
             self._reader = _connect(self._path)
 
+    def is_at_its_path(self) -> bool:
+        """Whether the file of that path still is this one: it may have been deleted, or made anew."""
+        try:
+            return os.path.samestat(self._path.stat(), self._file)
+        except FileNotFoundError:
+            return False
+
+    def is_broken(self) -> bool:
+        """Whether a table is damaged, other than the lexical index, which mends itself."""
+        return any(self._rows(f"PRAGMA quick_check({table})") != [("ok",)] for table in schema.NAMES)
+
     def generation(self) -> int:
         """The number of changes so far."""
         return self._rows("SELECT number FROM generation")[0][0]
@@ -52,6 +65,16 @@ class Journal:
     def last_run(self) -> str | None:
         """When it was last written, ISO 8601."""
         return self._about("last_run")
+
+    def session(self) -> int:
+        """The number that the last writer left here and in Chroma, -1 for none: restored, one of them has another."""
+        return int(self._about("session") or -1)
+
+    def note_session(self, number: int) -> None:
+        """Note that number; changes are counted on from there at least."""
+        with self._transaction(changing=False) as connection:
+            connection.execute("INSERT OR REPLACE INTO about VALUES ('session', ?)", (number,))
+            connection.execute("UPDATE generation SET number = max(number, ?)", (number,))
 
     def unwritten(self) -> int:
         """How many rows were put into Chroma, or taken out, since its index files were written."""
@@ -69,7 +92,7 @@ class Journal:
             if live is not None:
                 connection.execute("INSERT INTO about VALUES ('live', ?)", (live,))
             if empty:
-                for table in ("documents", "chunks", "pending", "files"):
+                for table in ("documents", "chunks", "pending", "files", "failures"):
                     connection.execute(f"DELETE FROM {table}")
                 lexical.start_over(connection)
 
@@ -89,6 +112,11 @@ class Journal:
     def files(self) -> dict[str, str]:
         """The content hash of each file that was read to its end."""
         return dict(self._rows("SELECT file, content_hash FROM files"))
+
+    def failures(self) -> dict[str, Failure]:
+        """The files that are not to be tried again as they are."""
+        found = self._rows("SELECT file, content_hash, limits, reason FROM failures")
+        return {file: Failure(*about) for file, *about in found}
 
     def count(self) -> tuple[int, int]:
         """The numbers of documents and of chunks."""
@@ -119,6 +147,14 @@ class Journal:
         while found := self._rows(query, (last, *values)):
             last = found[-1][0]
             yield from (id_ for _, id_ in found)
+
+    def by_text(self) -> Iterator[tuple[str, bytes]]:
+        """The id of each chunk with the digest of its text; those of equal texts follow each other."""
+        query = "SELECT id, digest, rowid FROM chunks WHERE (digest, rowid) > (?, ?) ORDER BY digest, rowid LIMIT 5000"
+        last: tuple = b"", -1
+        while found := self._rows(query, last):
+            last = found[-1][1:]
+            yield from ((id_, digest) for id_, digest, _ in found)
 
     def sources(self, ids: Iterable[str]) -> dict[str, str]:
         """The document of each of `ids` that belongs to one."""
@@ -175,16 +211,20 @@ class Journal:
     def remove(self, source: str) -> None:
         """Take a document out; its chunks become pending, and its file no longer counts as read to its end."""
         with self._transaction() as connection:
-            of_document = "(SELECT file FROM documents WHERE source = ?)"
-            connection.execute(f"DELETE FROM files WHERE file = {of_document}", (source,))
+            rows.read_again(connection, source)
             rows.drop(connection, source)
 
-    def finish(self, file: str, content_hash: str | None, kept: Collection[str]) -> None:
+    def finish(
+        self, file: str, content_hash: str | None, kept: Collection[str], failure: Failure | None = None
+    ) -> None:
         """Take out the documents of `file` that are not in `kept`; without a hash it was not read to its end."""
         with self._transaction() as connection:
             rows.forget_file(connection, file, kept)
             if content_hash is not None:
                 connection.execute("INSERT INTO files VALUES (?, ?)", (file, content_hash))
+            if failure:
+                row = (file, failure.content_hash, failure.limits, failure.reason)
+                connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?)", row)
 
     def remove_file(self, file: str) -> None:
         """Take out a file with all of its documents."""
@@ -205,10 +245,11 @@ class Journal:
                 yield self._writer
                 if changing:
                     self._writer.execute("UPDATE generation SET number = number + 1")
+                self._writer.execute("COMMIT")
             except BaseException:
-                self._writer.execute("ROLLBACK")
+                with suppress(sqlite3.DatabaseError):  # a full disk may have ended the transaction already
+                    self._writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")
 
     def _documents(self, which: str, values: Iterable = ()) -> list[StoredDocument]:
         found = self._rows(f"SELECT source, content_hash, chunks, problems, file FROM documents {which}", values)

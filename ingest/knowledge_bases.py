@@ -1,17 +1,21 @@
 """Knowledge bases as a whole: list, describe, make, empty, delete."""
 
+import logging
 import shlex
+import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.collection import collection_name as first_name
 from ingest.collection import (
+    collections_of,
     drop_others,
     fingerprint,
     index_lock_path,
+    journal_files,
     journal_path,
     lock_path,
     make_collection,
@@ -20,12 +24,16 @@ from ingest.collection import (
 )
 from ingest.index import index_files
 from ingest.journal import Journal
-from ingest.lock import writer_lock
+from ingest.lock import AlreadyWriting, writer_lock
+from ingest.recovery import is_there, set_aside
+from ingest.report import first_of
 
 if TYPE_CHECKING:
     from chromadb.api.models.Collection import Collection
 
     from ingest.embedder import EmbedderLike
+
+log = logging.getLogger(__name__)
 
 
 class UnknownKnowledgeBase(Exception):
@@ -90,15 +98,6 @@ def describe(folder: Path, name: str) -> KnowledgeBaseDescription:
     raise unknown(folder, name)
 
 
-def exists(folder: Path, name: str) -> bool:
-    """Whether there is a knowledge base of that name."""
-    path = journal_path(folder, name)
-    if not path.is_file():
-        return False
-    with closing(Journal(path)) as journal:
-        return journal.live() is not None
-
-
 def stored_fingerprint(folder: Path, name: str) -> dict[str, str]:
     """That of the embedder which a knowledge base was made with. Raises UnknownKnowledgeBase."""
     for found, collection, _ in _live(folder):
@@ -116,20 +115,27 @@ def make(folder: Path, name: str, embedder: "EmbedderLike") -> None:
     """Make an empty knowledge base, unless another has made it in the meantime. Raises AlreadyWriting."""
     folder.mkdir(parents=True, exist_ok=True)
     with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
-        if journal.live() is None:
-            client = open_chroma(folder)
+        client, live = open_chroma(folder), journal.live()
+        if live is None:
             drop_others(client, name, live=None)
             make_collection(client, first_name(name), name, embedder)
             journal.switch(first_name(name), empty=True)
+        elif all(collection.name != live for collection in collections_of(folder, name)):
+            make_collection(
+                client, live, name, embedder
+            )  # Chroma's folder is lost; the writer will see what is missing
 
 
 def start_over(folder: Path, name: str, embedder: "EmbedderLike") -> None:
-    """Empty a knowledge base, and give it to this embedder. Raises AlreadyWriting."""
+    """Empty a knowledge base, and give it to this embedder; names what no file brings back. Raises AlreadyWriting."""
     with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
         client = open_chroma(folder)
         drop_others(client, name, journal.live())
         collection = next_collection_name(name, journal.generation())
-        make_collection(client, collection, name, embedder)
+        make_collection(client, collection, name, embedder, session=journal.session())
+        if added := [document.source for document in journal.documents() if document.file is None]:
+            said = "the texts that were added to knowledge base %r without a file (%d) are taken out: %s"
+            log.warning(said, name, len(added), first_of(added))
         journal.switch(collection, empty=True)
         drop_others(client, name, collection)
 
@@ -140,15 +146,15 @@ def delete(folder: Path, name: str) -> None:
     Gone as soon as no collection answers; killed after that, the rest goes when one of that name is made or deleted.
     """
     path = journal_path(folder, name)
-    if not path.is_file():
+    if not is_there(folder, name) and not path.is_file():
         raise unknown(folder, name)
     with writer_lock(lock_path(folder, name), name):
         with closing(Journal(path)) as journal:
             was_there = journal.live() is not None
             journal.switch(None)
         drop_others(open_chroma(folder), name, live=None)
-        for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        for file in journal_files(path) + set_aside(path):
+            file.unlink(missing_ok=True)
         index_lock_path(folder, name).unlink(missing_ok=True)
         lock_path(folder, name).unlink()
     if not was_there:
@@ -160,17 +166,27 @@ def _live(folder: Path) -> Iterator[tuple[str, "Collection", Journal]]:
         return
     for collection in open_chroma(folder).list_collections():
         name = (collection.metadata or {}).get("knowledge_base", "")
-        path = journal_path(folder, name)
-        if path.is_file():
-            with closing(Journal(path)) as journal:
+        if journal := _journal(folder, name):
+            with closing(journal):
                 if journal.live() == collection.name:
                     yield name, collection, journal
 
 
+def _journal(folder: Path, name: str) -> Journal | None:
+    """The journal of a knowledge base; mended only where it cannot be opened, for looking into it may take long."""
+    path = journal_path(folder, name)
+    with suppress(sqlite3.DatabaseError):
+        if path.is_file():
+            return Journal(path)
+    with suppress(AlreadyWriting):
+        if is_there(folder, name):
+            return Journal(path)
+    return None
+
+
 def _own_bytes(folder: Path, name: str, collection: "Collection") -> int:
     path = journal_path(folder, name)
-    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
-    files += index_files(folder, collection)
+    files = journal_files(path) + set_aside(path) + index_files(folder, collection)
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ingest.journal import Journal
     from ingest.store import KnowledgeBase
 
-STATUSES = "exit status: 0 done; 1 done in part, some names are unknown; 2 nothing was done"
+STATUSES = (
+    "exit status: 0 done; 1 done in part, some names are unknown; 2 nothing was done; 3 the store cannot be written"
+)
 Run = Callable[[argparse.Namespace, IngestSettings], int]
 
 
@@ -62,16 +64,18 @@ def _command(group: Any, name: str, run: Run, about: str) -> argparse.ArgumentPa
 
 def _answering(command: str, run: Run, given: argparse.Namespace, settings: IngestSettings) -> int:
     """Run a command; what can go wrong is one sentence on stderr and status 2."""
+    from ingest.disk import StoreNotWritable
     from ingest.knowledge_bases import UnknownKnowledgeBase
     from ingest.lock import AlreadyWriting
     from ingest.reindex import ChunksTooLong
     from llm.models import ModelNotFound
 
+    refusals = (AlreadyWriting, ChunksTooLong, ModelNotFound, UnknownDocument, UnknownKnowledgeBase)
     try:
         return run(given, settings)
-    except (AlreadyWriting, ChunksTooLong, ModelNotFound, UnknownDocument, UnknownKnowledgeBase) as error:
+    except (*refusals, StoreNotWritable) as error:
         print(f"{command}: {error}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, StoreNotWritable) else 2
     except KeyboardInterrupt:
         print(f"{command}: interrupted; run it again", file=sys.stderr)
         return 130
@@ -172,10 +176,11 @@ def _name(given: argparse.Namespace, settings: IngestSettings) -> str:
 def _journal(given: argparse.Namespace, settings: IngestSettings) -> "Iterator[Journal]":
     from ingest.collection import journal_path
     from ingest.journal import Journal
-    from ingest.knowledge_bases import exists, unknown
+    from ingest.knowledge_bases import unknown
+    from ingest.recovery import is_there
 
     folder, name = settings.store.path, _name(given, settings)
-    if not exists(folder, name):
+    if not is_there(folder, name):
         raise unknown(folder, name)
     with closing(Journal(journal_path(folder, name))) as journal:
         yield journal

@@ -18,8 +18,10 @@ SPAN = frozenset({"start", "end"})
 OF_A_CHUNK = SPAN | {"source", "heading", "page", "slide", "sheet", "cell", "line"}
 """What we store with each chunk of a file; a document's own metadata of these names gets PREFIX."""
 PREFIX = "document_"
-REFUSED = re.compile(r"$|[$#]|chroma:document$")
-"""Names that Chroma keeps for itself, and none."""
+OF_A_DOCUMENT = "groundwell:document"
+"""Where `ingest.imprint` writes; nobody else sees it."""
+REFUSED = re.compile(rf"$|[$#]|chroma:document$|{OF_A_DOCUMENT}$")
+"""Names that Chroma and we keep for ourselves, and none."""
 DEPTH = 10
 """Dicts in dicts that are followed; one that holds itself would have no end."""
 ORDERED = frozenset({"$gt", "$gte", "$lt", "$lte"})
@@ -33,7 +35,7 @@ def flatten(metadata: Mapping[Any, Any], *, reserved: frozenset[str] = frozenset
     JSON. A date or time becomes ISO 8601, and `<name>_ts` seconds since 1970, since only numbers can be compared
     (without a time zone: UTC). Whole numbers beyond 64 bits and all other values become texts. Left out and named:
     NaN, infinity, bytes, and lists and dicts without a value. Names become texts; those in `reserved`, and those that
-    Chroma keeps for itself, get `document_` in front.
+    Chroma and we keep for ourselves, get `document_` in front.
     """
     flat: Flat = {}
     dropped = []

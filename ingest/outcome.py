@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ingest.document import FailedSource
-from ingest.journal import StoredDocument
 from ingest.plan import Plan
 from ingest.prepare import FileEnd
 from ingest.report import Progress, Report
+from ingest.rows import Failure, StoredDocument
 from ingest.writer import PreparedDocument
+
+LOST = "was added without a file, and its text is no longer in Chroma: add it again"
 
 
 @dataclass
@@ -22,22 +24,24 @@ class _Found:
 
 @dataclass(frozen=True)
 class FinishedFile:
-    """A file that was read: its hash, None when not all of it could be, its sources, and those that stay as they were.
+    """A file that was read: its hash, None when not all of it could be, its sources, those that stay as they were, and
+    why it is not to be tried again.
 
-    The four are the arguments of `Writer.finish`.
+    The five are the arguments of `Writer.finish`.
     """
 
     file: str
     content_hash: str | None
     sources: frozenset[str]
     kept: frozenset[str]
+    failure: Failure | None
 
 
 class Outcome:
     """Takes what is read, says what is to be written, and ends as a report."""
 
-    def __init__(self, plan: Plan, documents: Iterable[StoredDocument]) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, documents: Iterable[StoredDocument], limits: str) -> None:
+        self._plan, self._limits = plan, limits
         self._before = {document.source: document for document in documents}
         self._sources_of: defaultdict[str | None, set[str]] = defaultdict(set)
         for document in self._before.values():
@@ -49,7 +53,7 @@ class Outcome:
         self._skipped = set(plan.skipped)
         self._removed = {source for file in plan.gone for source in self._sources_of[file]}
         self._unchanged: set[str] = set()
-        for file in plan.unchanged:
+        for file in plan.unchanged | plan.failed.keys():
             self._leave(self._sources_of[file])
         self._files, self._chunks = len(plan.failed), 0
 
@@ -70,6 +74,10 @@ class Outcome:
             self._failed[failure.source] = failure.reason
             self._found[file].failed.add(failure.source)
 
+    def lost(self, sources: Iterable[str]) -> None:
+        """Note added documents of which Chroma has lost something."""
+        self._failed |= dict.fromkeys(sources, LOST)
+
     def end(self, file: str, end: FileEnd) -> FinishedFile:
         """Note that a file was read to its end, or as far as it could be."""
         found = self._found.pop(file, _Found())
@@ -80,8 +88,10 @@ class Outcome:
         inside = tuple(f"{source}/" for source in found.failed)  # what was in a container that cannot be opened now
         kept = before if file in found.failed else {s for s in before if s in found.failed or s.startswith(inside)}
         self._removed |= before - found.sources - kept
-        content_hash = None if found.failed else self._plan.todo[file][1]
-        return FinishedFile(file, content_hash, frozenset(found.sources), frozenset(kept))
+        content_hash = self._plan.todo[file][1]
+        failure = Failure(content_hash, self._limits, end.reason) if end.reason and end.is_costly else None
+        as_read = None if found.failed else content_hash
+        return FinishedFile(file, as_read, frozenset(found.sources), frozenset(kept), failure)
 
     def written(self, documents: Iterable[PreparedDocument], *, files: int, chunks: int) -> Progress:
         """Note what is in the knowledge base now; how far the run is."""

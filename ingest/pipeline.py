@@ -10,7 +10,7 @@ from ingest.document import FailedSource
 from ingest.embedder import EmbedderLike
 from ingest.listing import list_files
 from ingest.outcome import FinishedFile, Outcome
-from ingest.plan import Plan, make_plan
+from ingest.plan import NOTHING, Earlier, Plan, make_plan
 from ingest.prepare import FileEnd, Job, Read
 from ingest.report import Progress, Report
 from ingest.settings import IngestOptions
@@ -34,9 +34,10 @@ def ingest(
     """
     listing = list_files(folder, include=options.include, exclude=options.exclude)
     with knowledge_base.writing() as writer:
-        documents = knowledge_base.documents()
-        plan = make_plan(listing, options.recipe(), knowledge_base.journal.files(), documents)
-        outcome = Outcome(plan, documents)
+        before = _before(knowledge_base)
+        plan = make_plan(listing, options.recipe(), options.limits(), before)
+        outcome = Outcome(plan, before.documents, options.limits())
+        outcome.lost(writer.lost)
         if plan.todo:
             with closing(_reads(plan, knowledge_base.embedder, options)) as reads:
                 # Two batches may be lost by a kill, the one being embedded and the one being written.
@@ -54,9 +55,13 @@ def rehearse(folder: Path, knowledge_base: KnowledgeBase | None, options: Ingest
     Raises FolderNotFound and EmptyFolder.
     """
     listing = list_files(folder, include=options.include, exclude=options.exclude)
-    documents = knowledge_base.documents() if knowledge_base else []
-    files = knowledge_base.journal.files() if knowledge_base else {}
-    return make_plan(listing, options.recipe(), files, documents).as_report(documents)
+    before = _before(knowledge_base) if knowledge_base else NOTHING
+    return make_plan(listing, options.recipe(), options.limits(), before).as_report(before.documents)
+
+
+def _before(knowledge_base: KnowledgeBase) -> Earlier:
+    journal = knowledge_base.journal
+    return Earlier(journal.files(), journal.documents(), journal.failures())
 
 
 def _reads(plan: Plan, embedder: EmbedderLike, options: IngestOptions) -> Reads:
@@ -120,7 +125,7 @@ def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
         if isinstance(one, PreparedDocument):
             writer.commit(one)
         else:
-            writer.finish(one.file, one.content_hash, one.sources, one.kept)
+            writer.finish(one.file, one.content_hash, one.sources, one.kept, one.failure)
     return batch
 
 

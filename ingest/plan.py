@@ -4,10 +4,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.journal import StoredDocument
 from ingest.listing import Listing
 from ingest.prepare import Recipe
 from ingest.report import Report
+from ingest.rows import Failure, StoredDocument
+
+NOT_AGAIN = (
+    "{}; it was not tried again now, and will be when the file, or `file_seconds` or `file_memory_mib` in `[ingest]` of"
+    " the settings file, has changed"
+)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier runs have read."""
+
+    files: Mapping[str, str]
+    """The hashes of those that were read to their end."""
+    documents: Iterable[StoredDocument]
+    failures: Mapping[str, Failure]
+    """Those that are not to be tried again as they are."""
+
+
+NOTHING = Earlier({}, (), {})
 
 
 @dataclass(frozen=True)
@@ -20,7 +39,7 @@ class Plan:
     gone: frozenset[str]
     """Files that are no longer there and have documents in the knowledge base."""
     failed: dict[str, str]
-    """Files and folders that cannot be opened, with the reason."""
+    """Files and folders that cannot be opened, and files not to be tried again, with the reason."""
     skipped: tuple[str, ...]
 
     def as_report(self, documents: Iterable[StoredDocument]) -> Report:
@@ -37,8 +56,8 @@ class Plan:
         )
 
 
-def make_plan(listing: Listing, recipe: Recipe, files: Mapping[str, str], documents: Iterable[StoredDocument]) -> Plan:
-    """Compare a listing with the hashes of the `files` that were read to their end, and the documents that are in."""
+def make_plan(listing: Listing, recipe: Recipe, limits: str, before: Earlier) -> Plan:
+    """Compare a listing with what was read before; `limits` are those that a file has now."""
     todo, unchanged, failed = {}, set(), dict(listing.unreadable)
     for file, path in listing.files.items():
         try:
@@ -46,10 +65,13 @@ def make_plan(listing: Listing, recipe: Recipe, files: Mapping[str, str], docume
         except OSError as error:
             failed[file] = error.strerror or str(error)
             continue
-        if files.get(file) == content_hash:
+        failure = before.failures.get(file)
+        if before.files.get(file) == content_hash:
             unchanged.add(file)
+        elif failure and (failure.content_hash, failure.limits) == (content_hash, limits):
+            failed[file] = NOT_AGAIN.format(failure.reason)
         else:
             todo[file] = path, content_hash
-    had = {document.file for document in documents if document.file is not None} | files.keys()
-    gone = frozenset(file for file in had if not listing.may_hold(file))
+    had = {document.file for document in before.documents} | before.files.keys() | before.failures.keys()
+    gone = frozenset(file for file in had if file is not None and not listing.may_hold(file))
     return Plan(todo, frozenset(unchanged), gone, failed, listing.skipped)

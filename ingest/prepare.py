@@ -62,6 +62,8 @@ class FileEnd:
     """Follows the last of a file's documents; with a reason, there may be more in it that could not be read."""
 
     reason: str | None = None
+    is_costly: bool = False
+    """It crashed its reader or went past a limit: trying it again costs as much again."""
 
 
 Read = PreparedDocument | FailedSource | FileEnd
@@ -83,7 +85,7 @@ class Job:
             for loaded in load_all(path, file, self.recipe.load):
                 yield loaded if isinstance(loaded, FailedSource) else self._prepared(file, loaded)
         except MemoryError:
-            yield FileEnd(OUT_OF_MEMORY.format(self.memory_mib))
+            yield FileEnd(OUT_OF_MEMORY.format(self.memory_mib), is_costly=True)
         except Exception as error:  # whatever a reader's fault is, it costs one file and not the folder
             yield FileEnd(READER_FAILED.format(type(error).__name__, " ".join(str(error).split())[:TOLD]))
         else:

@@ -6,8 +6,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest import index
+from ingest import index, recovery
 from ingest.collection import (
+    BUILDING,
     NEVER,
     drop_others,
     fingerprint,
@@ -15,9 +16,11 @@ from ingest.collection import (
     lock_path,
     make_collection,
     next_collection_name,
+    note,
 )
+from ingest.disk import told_plainly
 from ingest.journal import Journal, in_batches
-from ingest.knowledge_bases import exists, unknown
+from ingest.knowledge_bases import unknown
 from ingest.lock import writer_lock
 
 if TYPE_CHECKING:
@@ -48,21 +51,31 @@ def reindex(folder: Path, name: str, embedder: "EmbedderLike", progress: Progres
     """Embed all chunks with another embedder. False when the knowledge base is made with this one already.
 
     Until the swap the old vectors answer; a run that is killed leaves a collection that the next writer drops.
-    Raises UnknownKnowledgeBase, AlreadyWriting, and ChunksTooLong before anything is embedded.
+    Raises UnknownKnowledgeBase, AlreadyWriting, StoreNotWritable, and ChunksTooLong before anything is embedded.
     """
-    if not exists(folder, name):
+    if not recovery.is_there(folder, name):
         raise unknown(folder, name)
-    with writer_lock(lock_path(folder, name), name), closing(Journal(journal_path(folder, name))) as journal:
+    with (
+        told_plainly(folder),
+        writer_lock(lock_path(folder, name), name),
+        closing(Journal(journal_path(folder, name))) as journal,
+    ):
         live = str(journal.live())
         client, old = index.load(folder, name, live)
         drop_others(client, name, live)
         if fingerprint(old) == embedder.fingerprint:
             return False
+        recovery.agree(journal, old, name)
         _check_lengths(name, journal, old, embedder)
-        number = journal.generation()
-        new = make_collection(client, next_collection_name(name, number), name, embedder, sync_threshold=BATCH)
+        new = make_collection(
+            *(client, next_collection_name(name, journal.generation()), name, embedder),
+            sync_threshold=BATCH,
+            session=journal.session(),
+            building=True,
+        )
         _copy(journal, old, new, embedder, progress, min(BATCH, client.get_max_batch_size()))
         index.set_threshold(new, NEVER)  # until now nobody else could load it
+        note(new, {BUILDING: False})
         journal.switch(new.name)
         journal.note_written(BATCH)
         drop_others(client, name, new.name)
@@ -81,13 +94,24 @@ def _check_lengths(name: str, journal: Journal, old: "Collection", embedder: "Em
 def _copy(
     journal: Journal, old: "Collection", new: "Collection", embedder: "EmbedderLike", progress: Progress, batch: int
 ) -> None:
+    """Each text is embedded once: equal ones are in one batch, or at the end of one and the beginning of the next."""
     done, total = 0, journal.count()[1]
-    for ids in in_batches(journal.ids(), batch):
-        got: Any = old.get(ids=ids, include=["documents", "metadatas"])
-        texts = [text or "" for text in got["documents"]]
-        vectors: Any = embedder.embed_documents(texts)
-        new.add(ids=got["ids"], embeddings=vectors, documents=texts, metadatas=got["metadatas"])
-        done += len(ids)
+    vectors: dict[bytes, Any] = {}
+    for chunks in in_batches(journal.by_text(), batch):
+        digests = dict(chunks)
+        got: Any = old.get(ids=list(digests), include=["documents", "metadatas"])
+        digest_of = [digests[id_] for id_ in got["ids"]]
+        texts = {digest: text or "" for digest, text in zip(digest_of, got["documents"], strict=True)}
+        vectors = {digest: vectors[digest] for digest in texts.keys() & vectors.keys()}
+        missing = texts.keys() - vectors.keys()
+        vectors |= zip(missing, embedder.embed_documents([texts[digest] for digest in missing]), strict=True)
+        new.add(
+            ids=got["ids"],
+            embeddings=[vectors[digest] for digest in digest_of],
+            documents=got["documents"],
+            metadatas=got["metadatas"],
+        )
+        done += len(chunks)
         progress(done, total)
 
 

@@ -1,10 +1,11 @@
 """What a run did or, as a dry run, would do; for people and for machines."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 SHOWN = 10
-"""Names on the line of those that were skipped."""
+"""Names on a line that need not name all."""
 
 
 @dataclass(frozen=True)
@@ -65,5 +66,9 @@ class Report:
         return [f"{kind}: {source}" for kind, sources in kinds.items() for source in sources]
 
     def _skipped_line(self) -> list[str]:
-        shown = ", ".join(self.skipped[:SHOWN]) + (", …" if len(self.skipped) > SHOWN else "")
-        return [f"skipped, format not supported: {shown}"] if self.skipped else []
+        return [f"skipped, format not supported: {first_of(self.skipped)}"] if self.skipped else []
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first of the names on a line."""
+    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")

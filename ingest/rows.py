@@ -1,5 +1,6 @@
 """The rows of the journal: a document, a chunk, and what storing and dropping one does to the tables."""
 
+import hashlib
 import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,12 +21,32 @@ class StoredDocument:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """What became of a file, of that content, that crashed its reader or went past a limit."""
+
+    content_hash: str
+    limits: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class StoredChunk:
     """What the journal keeps of a chunk; `text` goes to the lexical index only."""
 
     id: str
     digest: bytes
     text: str
+
+    @classmethod
+    def of(cls, id_: str, text: str) -> "StoredChunk":
+        """The chunk of that id and text."""
+        return cls(id_, hashlib.sha256(text.encode()).digest(), text)
+
+
+def chunk_id(source: str, content_hash: str, index: int) -> str:
+    """The id of a document's chunk. It names the file, its content and the place in it, so that equal files and equal
+    paragraphs get different ids, and a changed file never reuses one."""
+    return hashlib.sha256(f"{source}\x00{content_hash}\x00{index}".encode()).hexdigest()[:32]
 
 
 def count_unwritten(connection: sqlite3.Connection, rows: int) -> None:
@@ -55,12 +76,20 @@ def drop_chunk(connection: sqlite3.Connection, id_: str) -> None:
         connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE rowid = ?", (rowid,))
         connection.execute("DELETE FROM chunks WHERE rowid = ?", (rowid,))
         connection.execute("UPDATE documents SET content_hash = '', chunks = chunks - 1 WHERE source = ?", (source,))
-        connection.execute("DELETE FROM files WHERE file = (SELECT file FROM documents WHERE source = ?)", (source,))
+        read_again(connection, source)
         connection.execute("DELETE FROM documents WHERE source = ? AND chunks = 0", (source,))
+
+
+def read_again(connection: sqlite3.Connection, source: str) -> None:
+    """Let a document's file no longer count as read to its end, or as one that is not to be tried."""
+    for table in ("files", "failures"):
+        query = f"DELETE FROM {table} WHERE file = (SELECT file FROM documents WHERE source = ?)"
+        connection.execute(query, (source,))
 
 
 def forget_file(connection: sqlite3.Connection, file: str, kept: Collection[str]) -> None:
     for (source,) in connection.execute("SELECT source FROM documents WHERE file = ?", (file,)).fetchall():
         if source not in kept:
             drop(connection, source)
-    connection.execute("DELETE FROM files WHERE file = ?", (file,))
+    for table in ("files", "failures"):
+        connection.execute(f"DELETE FROM {table} WHERE file = ?", (file,))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ingest import lexical
 
-VERSION = 2
+VERSION = 3
+NAMES = ("documents", "chunks", "pending", "generation", "files", "failures", "about")
 TABLES = (
     """CREATE TABLE IF NOT EXISTS documents (
         source TEXT PRIMARY KEY, content_hash TEXT NOT NULL, chunks INTEGER NOT NULL, problems TEXT NOT NULL,
@@ -19,6 +20,8 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS generation (number INTEGER NOT NULL)",
     "INSERT INTO generation SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM generation)",
     "CREATE TABLE IF NOT EXISTS files (file TEXT PRIMARY KEY, content_hash TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS failures (
+        file TEXT PRIMARY KEY, content_hash TEXT NOT NULL, limits TEXT NOT NULL, reason TEXT NOT NULL)""",
     "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     lexical.SCHEMA,
     f"INSERT OR IGNORE INTO about VALUES ('lexical', '{lexical.VERSION}')",
@@ -26,8 +29,9 @@ TABLES = (
 """`pending`: ids that may be in Chroma and belong to no document, being written or being dropped. `digest`: a hash of
 the chunk's text. `generation` rises with every change, so that a reader sees that it is behind. `documents.file`: the
 file a document came from, a container or the document itself; null where no file was. `files`: those that were read
-to their end. `about`: `live`, the Chroma collection that answers (none: the knowledge base is deleted or not yet made),
-`last_run`, `lexical`, the version of the lexical index's terms, `unwritten`: rows in Chroma's log only."""
+to their end. `failures`: those that are not to be tried again as they are, within the same limits. `about`: `live`, the
+Chroma collection that answers (none: the knowledge base is deleted or not yet made), `last_run`, `lexical`, the version
+of the lexical index's terms, `unwritten`: rows in Chroma's log only, `session`: a number that Chroma has too."""
 FROM_1 = (
     "ALTER TABLE documents ADD COLUMN file TEXT",
     "UPDATE documents SET file = source",

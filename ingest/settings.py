@@ -61,6 +61,10 @@ class IngestOptions(Options):
         metadata = tuple(sorted(self.metadata.items()))
         return Recipe(LoadOptions(passwords=passwords, ocr=self.ocr), self.chunk_tokens, metadata)
 
+    def limits(self) -> str:
+        """What a file may cost: one that has cost more is tried again when this has changed."""
+        return "none" if self.workers == 0 else f"{self.file_seconds:g} s, {self.file_memory_mib} MiB"
+
     def worker_count(self) -> int:
         """Processes that read files: 0 for none."""
         return min(os.cpu_count() or 1, MOST_WORKERS) if self.workers is None else self.workers

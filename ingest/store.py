@@ -8,24 +8,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from ingest import index
+from ingest import index, recovery
 from ingest.collection import drop_others, fingerprint, journal_path, lock_path
+from ingest.disk import told_plainly
 from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument, in_batches
-from ingest.knowledge_bases import EmbedderMismatch, exists, make, start_over, unknown
+from ingest.knowledge_bases import EmbedderMismatch, make, start_over, unknown
 from ingest.lock import AlreadyWriting, writer_lock
+from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
-from ingest.metadata import with_place
 from ingest.vector_store import LangChainVectorStore
 
 if TYPE_CHECKING:
-    from chromadb.api import ClientAPI
     from chromadb.api.models.Collection import Collection
 
     from ingest.writer import Writer
@@ -36,8 +37,8 @@ RETRY_AFTER_SECONDS = (0.0, 0.05, 0.2)
 LOOKED_PAST = 1000
 """Chunks of unfinished documents that a query looks past at most."""
 LEAST_ROWS = 1000
-"""Rows after which the index files are written, or a twentieth of all if that is more: each load takes as many from
-Chroma's log (about 2,000 a second), and writing the files takes time with the size of the whole."""
+"""Rows after which the index files are written, or a twentieth of all if that is more: each load takes as many out of
+Chroma's log (2,000 a second), and writing takes time with the size of the whole."""
 DEEPER = 4
 """So many times as many candidates are looked at when too few of them meet a condition."""
 
@@ -76,16 +77,17 @@ class KnowledgeBase(LangChainVectorStore):
         """Open the knowledge base `name` below `folder`.
 
         `create` makes it when it is not there; `rebuild` makes it anew, empty, for this embedder. Raises
-        UnknownKnowledgeBase, EmbedderMismatch and, for `create` and `rebuild`, AlreadyWriting.
+        UnknownKnowledgeBase, EmbedderMismatch and, for `create` and `rebuild`, AlreadyWriting and StoreNotWritable.
         """
         ours = adapted(embedder)
-        if not exists(folder, name):
-            if not create:
-                raise unknown(folder, name)
-            make(folder, name, ours)
-        elif rebuild:
-            start_over(folder, name, ours)
-        return cls(folder, name, ours)
+        with told_plainly(folder):
+            if not recovery.is_there(folder, name):
+                if not create:
+                    raise unknown(folder, name)
+                make(folder, name, ours)
+            elif rebuild:
+                start_over(folder, name, ours)
+            return cls(folder, name, ours)
 
     def close(self) -> None:
         """Close the journal. Chroma's part closes when nothing refers to it any more."""
@@ -135,50 +137,56 @@ class KnowledgeBase(LangChainVectorStore):
     def stored(self, ids: Iterable[str]) -> dict[str, Document]:
         """Those chunks that are there, with the metadata as they are stored."""
         rows: dict[str, Document] = {}
-        for some in in_batches(dict.fromkeys(ids), self._batch):
-            got = self.ask(partial(_get, some, ["documents", "metadatas"]))
+        for got in self._got(ids, ["documents", "metadatas"]):
             for id_, text, about in zip(got["ids"], got["documents"], got["metadatas"], strict=True):
-                rows[id_] = Document(id=id_, page_content=text or "", metadata=dict(about or {}))
+                shown = {key: value for key, value in (about or {}).items() if key != OF_A_DOCUMENT}
+                rows[id_] = Document(id=id_, page_content=text or "", metadata=shown)
         return rows
 
     def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
         """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
         import numpy
 
-        stored = self.vectors(ids)
-        query = numpy.asarray(vector) / (numpy.linalg.norm(vector) or 1)
+        stored, query = self.vectors(ids), numpy.asarray(vector) / (numpy.linalg.norm(vector) or 1)
         return [
             float(query @ stored[id_] / (numpy.linalg.norm(stored[id_]) or 1)) if id_ in stored else -1 for id_ in ids
         ]
 
     def vectors(self, ids: list[str]) -> dict[str, Any]:
         """The stored vectors, as numpy arrays, of those chunks that are there."""
-        stored: dict[str, Any] = {}
-        for some in in_batches(dict.fromkeys(ids), self._batch):
-            got = self.ask(partial(_get, some, ["embeddings"]))
-            stored |= dict(zip(got["ids"], got["embeddings"], strict=True))
-        return stored
+        pairs = (zip(got["ids"], got["embeddings"], strict=True) for got in self._got(ids, ["embeddings"]))
+        return dict(chain.from_iterable(pairs))
 
     @contextmanager
     def writing(self) -> Iterator["Writer"]:
-        """Be the one writer. Raises AlreadyWriting, which names the other, at once."""
+        """Be the one writer. Raises AlreadyWriting, which names the other, at once; StoreNotWritable also later."""
         from ingest.writer import Writer
 
-        with writer_lock(lock_path(self.folder, self.name), self.name):
-            if not self._wrote_last or self._is_behind():
-                self._load(for_writing=True)
-                drop_others(self._client, self.name, self.collection.name)
-                self._mend_lexical()
-            self._is_writing = True
+        with told_plainly(self.folder):
+            self._renew_journal()
+        with told_plainly(self.folder), writer_lock(lock_path(self.folder, self.name), self.name):
+            lost = self._prepare() if not self._wrote_last or self._is_behind() else ()
+            self._is_writing, self._in_session, self._wrote_last = True, False, False
             try:
-                yield Writer(self, self._batch)
+                yield Writer(self, self._batch, lost)
                 self.journal.note_run(datetime.now().astimezone().isoformat(timespec="seconds"))
+                self._wrote_last = True
             finally:
-                self._generation, self._is_writing, self._wrote_last = self.journal.generation(), False, True
+                self._generation, self._is_writing = self.journal.generation(), False
+                self._outdated = not self._wrote_last  # after a failure in Chroma nothing that is loaded is relied on
+
+    def _prepare(self) -> tuple[str, ...]:
+        self._load(for_writing=True)
+        drop_others(self._client, self.name, self.collection.name)
+        self._mend_lexical()
+        return recovery.agree(self.journal, self.collection, self.name)
 
     @contextmanager
     def changing_index(self, rows: int) -> Iterator[None]:
         """Around each write to Chroma: alone where it may make or write the index files; for the writer."""
+        if not self._in_session:
+            recovery.start_session(self.journal, self.collection)
+            self._in_session = True
         if not self.is_empty and self.journal.unwritten() + rows < self._rows:
             yield
             return
@@ -217,10 +225,11 @@ class KnowledgeBase(LangChainVectorStore):
         return [(id_, max(-1.0, min(1.0, 1 - distance))) for id_, distance in pairs if id_ in known]
 
     def _meeting(self, ids: list[str], where: Mapping[str, Any]) -> set[str]:
-        found: set[str] = set()
-        for some in in_batches(ids, self._batch):
-            found.update(self.ask(partial(_get, some, [], where=chroma_where(where)))["ids"])
-        return found
+        return {id_ for got in self._got(ids, [], where=chroma_where(where)) for id_ in got["ids"]}
+
+    def _got(self, ids: Iterable[str], include: list[Any], *, where: Any = None) -> Iterator[Any]:
+        for some in in_batches(dict.fromkeys(ids), self._batch):
+            yield self.ask(partial(_get, some, include, where=where))
 
     def _search(self, query: str, k: int) -> list[tuple[str, float]]:
         try:
@@ -252,13 +261,13 @@ class KnowledgeBase(LangChainVectorStore):
 
     def _is_behind(self) -> bool:
         """Whether another process has written since the index was loaded; the writer sees what it writes itself."""
-        return not self._is_writing and self.journal.generation() != self._generation
+        journal = self.journal
+        return not self._is_writing and not (journal.is_at_its_path() and journal.generation() == self._generation)
 
     def _load(self, *, wait: bool = True, for_writing: bool = False) -> None:
         """Load the index as it is on disk now; a Chroma client never sees what another process has written since."""
         with self._lock:
-            if self.journal.live() is None and exists(self.folder, self.name):  # deleted and made again
-                self.journal = Journal(journal_path(self.folder, self.name))
+            self._renew_journal()
             began, generation, live = time.monotonic(), self.journal.generation(), self.journal.live()
             if live is None:
                 raise unknown(self.folder, self.name)
@@ -274,15 +283,17 @@ class KnowledgeBase(LangChainVectorStore):
             if (stored := fingerprint(collection)) != self.embedder.fingerprint:
                 self._outdated = True
                 raise EmbedderMismatch(self.name, stored, self.embedder.fingerprint)
-            self._use(client, collection)
+            self._client, self.collection, self._batch = client, collection, client.get_max_batch_size()
+            self._loaded, self.is_empty = time.monotonic(), collection.count() == 0
             self._generation, self._outdated, self._wrote_last = generation, False, False
             # A large index must not be loaded again and again while another process writes to it.
             self._pause = max(REOPEN_SECONDS, self._loaded - began)
 
-    def _use(self, client: "ClientAPI", collection: "Collection") -> None:
-        self._client, self.collection, self._batch = client, collection, client.get_max_batch_size()
-        self._loaded, self.is_empty = time.monotonic(), collection.count() == 0
+    def _renew_journal(self) -> None:
+        """Go on with the file in the journal's place: it was deleted and made again, or lost and made anew."""
+        if not self.journal.is_at_its_path() and recovery.is_there(self.folder, self.name):
+            self.journal = Journal(journal_path(self.folder, self.name))
 
 
-def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any = None) -> Any:
+def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any) -> Any:
     return collection.get(ids=ids, where=where, include=include)

@@ -15,14 +15,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from ingest.embedder import EmbedderLike
+from ingest.imprint import ADDED
 from ingest.journal import Journal, in_batches
 from ingest.metadata import SPAN, flatten
 
 if TYPE_CHECKING:
     from ingest.writer import PreparedDocument, Writer
 
-ADDED = "added://"
-"""Before the id of an added text it makes the name of its document; no file's path has `//` in it."""
 BATCH = 1000
 """Texts embedded and written at a time."""
 

@@ -27,6 +27,9 @@ CRASHED = (
     " (`file_memory_mib` in `[ingest]` of the settings file), or leave it out with --exclude"
 )
 
+FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""Signals that no reader's fault gives: the system or a person has ended the process, and the next time may not."""
+
 File = tuple[str, Path]
 """A file's name as a source, and where it is."""
 
@@ -158,7 +161,11 @@ class _Worker:
 
     def end_if_late(self) -> tuple[str, Read] | None:
         """End a process that has sent nothing for too long."""
-        return self._end(TOO_SLOW.format(self.seconds)) if time.monotonic() > self.deadline else None
+        return (
+            self._end(FileEnd(TOO_SLOW.format(self.seconds), is_costly=True))
+            if time.monotonic() > self.deadline
+            else None
+        )
 
     def kill(self) -> None:
         """End the process; a later file gets a new one."""
@@ -176,15 +183,15 @@ class _Worker:
             self.file, self.deadline = None, math.inf
         return sent
 
-    def _end(self, reason: str) -> tuple[str, Read]:
-        sent = self._sent(FileEnd(reason))
+    def _end(self, end: FileEnd) -> tuple[str, Read]:
+        sent = self._sent(end)
         self.kill()
         return sent
 
-    def _death(self) -> str:
+    def _death(self) -> FileEnd:
         assert self.process
         status = self.process.wait()
         if self.deadline == math.inf or self.job is None:
             raise WorkerNotStarted(f"a process to read files ended with status {status} before it read one")
         cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        return CRASHED.format(cause, self.job.memory_mib)
+        return FileEnd(CRASHED.format(cause, self.job.memory_mib), is_costly=-status not in FROM_OUTSIDE)

@@ -1,13 +1,14 @@
 """The writing side of a knowledge base: an order of steps that can be killed after any of them."""
 
-import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.imprint import imprint
 from ingest.journal import StoredChunk, StoredDocument, in_batches
 from ingest.metadata import OF_A_CHUNK, Flat, flatten
+from ingest.rows import Failure, chunk_id
 from ingest.split import Chunk
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ class PreparedDocument:
     """What is stored with each chunk besides its place."""
 
     def stored_chunk(self, index: int) -> StoredChunk:
-        """Chunk `index` as the journal keeps it. Its id names the file, its content and the place in it, so that equal
-        files and equal paragraphs get different ids, and a changed file never reuses one."""
-        text = self.chunks[index].text
-        key = f"{self.source}\x00{self.content_hash}\x00{index}".encode()
-        return StoredChunk(hashlib.sha256(key).hexdigest()[:32], hashlib.sha256(text.encode()).digest(), text)
+        """Chunk `index` as the journal keeps it."""
+        return StoredChunk.of(chunk_id(self.source, self.content_hash, index), self.chunks[index].text)
+
+    def stored(self) -> StoredDocument:
+        """The document as the journal keeps it."""
+        return StoredDocument(self.source, self.content_hash, len(self.chunks), self.problems, self.file)
 
 
 Place = tuple[PreparedDocument, int]
@@ -49,8 +51,9 @@ class Writer:
     next run finds the vectors of what is pending and embeds none of them again; `sweep` ends with nothing pending.
     """
 
-    def __init__(self, knowledge_base: "KnowledgeBase", batch: int) -> None:
-        self._knowledge_base, self._batch = knowledge_base, batch
+    def __init__(self, knowledge_base: "KnowledgeBase", batch: int, lost: tuple[str, ...] = ()) -> None:
+        """`lost`: added documents whose chunks were not in Chroma any more when this writer came."""
+        self._knowledge_base, self._batch, self.lost = knowledge_base, batch, lost
         self._journal = knowledge_base.journal
         self._recent: deque[Vectors] = deque(maxlen=2)
 
@@ -80,26 +83,33 @@ class Writer:
                 ids=[chunk.id for _, chunk in batch],
                 embeddings=[vectors[chunk.digest] for _, chunk in batch],
                 documents=[chunk.text for _, chunk in batch],
-                metadatas=[_metadata(document, document.chunks[index]) for (document, index), _ in batch],
+                metadatas=[_metadata(document, index) for (document, index), _ in batch],
             )
 
     def commit(self, document: PreparedDocument) -> None:
         """Make a document whose chunks have all been added part of the knowledge base, in place of its old version."""
-        about = StoredDocument(
-            document.source, document.content_hash, len(document.chunks), document.problems, document.file
+        self._journal.replace(
+            document.stored(), [document.stored_chunk(index) for index in range(len(document.chunks))]
         )
-        self._journal.replace(about, [document.stored_chunk(index) for index in range(len(document.chunks))])
 
     def remove(self, source: str) -> None:
         """Take a document out."""
         self._journal.remove(source)
 
-    def finish(self, file: str, content_hash: str | None, sources: Collection[str], failed: Collection[str]) -> None:
+    def finish(
+        self,
+        file: str,
+        content_hash: str | None,
+        sources: Collection[str],
+        failed: Collection[str],
+        failure: Failure | None = None,
+    ) -> None:
         """After the last document of a file: take out its documents that are neither in `sources` nor in `failed`.
 
-        With a hash the file counts as read to its end, and the next run leaves it alone while its hash is the same.
+        With a hash the file counts as read to its end, and the next run leaves it alone while its hash is the same;
+        with a `failure`, while the limits are the same too.
         """
-        self._journal.finish(file, content_hash, {*sources, *failed})
+        self._journal.finish(file, content_hash, {*sources, *failed}, failure)
 
     def remove_file(self, file: str) -> None:
         """Take out all documents of a file."""
@@ -125,12 +135,12 @@ class Writer:
         return vectors | {digest: numpy.asarray(vector) for digest, vector in zip(missing, embedded, strict=True)}
 
 
-def _metadata(document: PreparedDocument, chunk: Chunk) -> Any:
-    """Chroma stores neither None nor an empty dict, so a chunk without a place has none."""
+def _metadata(document: PreparedDocument, index: int) -> Any:
+    chunk, of_document = document.chunks[index], imprint(document.stored(), index)
     if document.file is None:  # as it was given; the parts of a long text say which part they are
         span = {"start": chunk.start, "end": chunk.end} if len(document.chunks) > 1 else {}
-        return {**document.metadata, **span} or None
+        return {**document.metadata, **span, **of_document}
     brought, _ = flatten(document.metadata, reserved=OF_A_CHUNK)
     about: Flat = {"source": document.source, "start": chunk.start, "end": chunk.end, "heading": chunk.heading}
     places = {chunk.place_kind: chunk.place, "line": chunk.line}
-    return brought | about | {name: place for name, place in places.items() if place is not None}
+    return brought | about | {name: place for name, place in places.items() if place is not None} | of_document

@@ -248,7 +248,25 @@ def test_watching_goes_on_when_the_folder_is_emptied_and_loses_nothing(run, fold
 def test_help_tells_the_exit_statuses(run, capsys) -> None:
     with pytest.raises(SystemExit):
         run("--help")
-    assert "130  interrupted; the next run finishes it" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "130 interrupted; the next run finishes it" in said
+    assert "3 the store cannot be written" in said
+
+
+def test_help_and_a_rebuild_tell_what_it_takes_away(run, folder, tmp_path, capsys, caplog) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--rebuild empty the knowledge base first" in said
+    assert "what was added without a file is gone" in said
+    run(folder)
+    model = WordCountEmbedder(EmbedderOptions().model)
+    knowledge_base = KnowledgeBase.open(tmp_path / "store", "default", model)
+    knowledge_base.add_texts(["没有文件的文本"], ids=["一"])
+    status, output, _ = run(folder, "--rebuild")
+    assert (status, output.splitlines()[-1]) == (0, "knowledge base default: 3 documents, 3 chunks")
+    assert "(1) are taken out: added://一" in caplog.text
+    knowledge_base.close()
 
 
 @pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "cp1252"}], ids=["ascii", "cp1252"])

@@ -8,6 +8,8 @@ from ingest.lock import AlreadyWriting
 from ingest.pipeline import ingest
 from ingest.reindex import ChunksTooLong, reindex
 from ingest.store import EmbedderMismatch
+from llm.embeddings import Embedder
+from llm.options import EmbedderOptions
 from tests.fakes import WordCountEmbedder
 
 OTHER = WordCountEmbedder("other", dimension=64)
@@ -43,6 +45,38 @@ def test_the_old_embedder_is_told_also_by_a_reader_that_was_open(knowledge_base,
             knowledge_base.dense(embedder.embed_query("leave"), 1)
     with pytest.raises(EmbedderMismatch):
         opened(embedder)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 1000])
+def test_each_text_is_embedded_once_however_many_chunks_have_it(
+    knowledge_base, opened, store, folder, monkeypatch, batch
+) -> None:
+    for number in range(7):
+        (folder / f"同{number}.txt").write_text("每个文件都一样。", encoding="utf-8")
+        (folder / f"same{number}.txt").write_text("Every file says the same.", encoding="utf-8")
+    ingest(folder, knowledge_base)
+    monkeypatch.setattr(reindex_module, "BATCH", batch)
+    before, other = everything(knowledge_base), WordCountEmbedder("other", dimension=32)
+    assert reindex(store, "team", other)
+    assert other.embedded == 6
+    again = opened(other)
+    assert everything(again) == before
+    for text in ("每个文件都一样。", "Every file says the same."):
+        assert [score for _, score in again.dense(other.embed_query(text), 7)] == pytest.approx([1] * 7, abs=1e-5)
+
+
+@pytest.mark.model
+def test_a_real_model_takes_over_and_hands_back(knowledge_base, opened, store, embedder) -> None:
+    before, model = everything(knowledge_base), Embedder(EmbedderOptions(device="cpu"))
+    assert reindex(store, "team", model)
+    again = opened(model)
+    assert everything(again) == before
+    assert again.similarity_search("How many days off do I get?", k=1)[0].metadata["source"] == "leave.md"
+    for id_, document in before.items():
+        assert again.dense(model.embed_documents([document.page_content])[0], 1)[0][0] == id_
+    embedder.embedded = 0
+    assert reindex(store, "team", embedder)
+    assert (everything(opened(embedder)), embedder.embedded) == (before, 4)
 
 
 def test_with_the_same_embedder_nothing_is_done(embedder, store) -> None:

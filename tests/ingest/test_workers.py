@@ -45,20 +45,22 @@ def test_workers_read_what_this_process_reads(folder, count) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "reason", "is_costly"),
     [
-        ("it crashes", r"its reader crashed \(SIGSEGV\).*1024 MiB.*--exclude"),
-        ("it exits", r"its reader crashed \(exit status 3\)"),
-        ("it hangs", r"was not read after 0\.5 s: raise `file_seconds`"),
-        ("it takes memory", r"needs more than the 1024 MiB of memory.*`file_memory_mib`"),
-        ("it fails", r"its reader failed \(ValueError: an unexpected number: 七!{100,300}\): convert it"),
+        ("it crashes", r"its reader crashed \(SIGSEGV\).*1024 MiB.*--exclude", True),
+        ("it exits", r"its reader crashed \(exit status 3\)", True),
+        ("it hangs", r"was not read after 0\.5 s: raise `file_seconds`", True),
+        ("it takes memory", r"needs more than the 1024 MiB of memory.*`file_memory_mib`", True),
+        ("it fails", r"its reader failed \(ValueError: an unexpected number: 七!{100,300}\): convert it", False),
+        ("it is killed", r"its reader crashed \(SIGKILL\)", False),
     ],
 )
-def test_trouble_with_one_file_is_told_and_the_others_are_read(tmp_path, text, reason) -> None:
+def test_trouble_with_one_file_is_told_and_the_others_are_read(tmp_path, text, reason, is_costly) -> None:
     found = read(write(tmp_path, a="before", b=text, c="after"), TROUBLED, seconds=0.5)
     (end,) = found["b.txt"]
     assert isinstance(end, FileEnd)
     assert re.match(reason, end.reason)
+    assert end.is_costly == is_costly
     assert [type(one) for one in found["a.txt"]] == [type(one) for one in found["c.txt"]] == [PreparedDocument, FileEnd]
 
 

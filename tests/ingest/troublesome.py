@@ -51,6 +51,7 @@ def crash() -> None:
 TROUBLES = {
     "hangs": lambda: time.sleep(600),
     "crashes": crash,
+    "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exits": lambda: os._exit(3),
     "fails": fail,
     "takes memory": take_memory,
