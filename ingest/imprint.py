@@ -20,11 +20,13 @@ Found = tuple[StoredDocument, list[str]]
 
 def imprint(document: StoredDocument, index: int) -> dict[str, str]:
     """What chunk `index` holds besides: the first one all of its document, the others of an added one its name."""
-    about: dict[str, Any] = {"source": document.source}
+    about: dict[str, Any] = {"source": document.source} if document.file is None else {}
     if index == 0:
         about |= {"hash": document.content_hash, "chunks": document.chunks}
-        about |= {"file": document.file, "problems": document.problems}
-    return {OF_A_DOCUMENT: json.dumps(about)} if index == 0 or document.file is None else {}
+        # Chroma keeps it three times (rows, their index, its log), so what is usual is left out.
+        about |= {"file": document.file} if document.file not in (None, document.source) else {}
+        about |= {"problems": document.problems} if document.problems else {}
+    return {OF_A_DOCUMENT: json.dumps(about, separators=(",", ":"))} if about else {}
 
 
 def documents_in(abouts: Mapping[str, Metadata]) -> dict[str, Found]:
@@ -59,9 +61,11 @@ def _part(ids: list[str], told: Mapping[str, StoredDocument], abouts: Mapping[st
 def _told(id_: str, about: Metadata) -> StoredDocument:
     """The document of a chunk, as far as the chunk tells it; `chunks` is 0 where it does not."""
     if OF_A_DOCUMENT in about:
-        all_ = json.loads(about[OF_A_DOCUMENT])
-        problems = tuple(all_.get("problems", ()))
-        return StoredDocument(all_["source"], all_.get("hash", ""), all_.get("chunks", 0), problems, all_.get("file"))
+        said = json.loads(about[OF_A_DOCUMENT])
+        source = said.get("source") or about["source"]
+        file = None if "source" in said else said.get("file", source)
+        problems = tuple(said.get("problems", ()))
+        return StoredDocument(source, said.get("hash", ""), said.get("chunks", 0), problems, file)
     if about.keys() >= set(OF_A_FILE):
         return StoredDocument(about["source"], "", 0, (), about["source"])
     return StoredDocument(ADDED + id_, "", 0)

@@ -49,6 +49,11 @@ def run(code: str, store: Path, *arguments: str | Path) -> subprocess.CompletedP
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
+def sentences(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What was said on stderr, without the progress that comes every ten seconds on a slow machine."""
+    return [line for line in done.stderr.splitlines() if not line.endswith(" left")]
+
+
 @pytest.fixture
 def documents(tmp_path: Path) -> Path:
     folder = tmp_path / "documents"
@@ -74,11 +79,11 @@ def check_whole(opened, embedder, documents: Path) -> None:
 def test_a_disk_that_fills_is_one_sentence_and_the_next_run_finishes(opened, embedder, documents, store, limit) -> None:
     full = run(LIMITED + COMMAND, store, limit, documents)
     assert (full.returncode, full.stdout) == (3, "")
-    (said,) = full.stderr.splitlines()
+    (said,) = sentences(full)
     assert said.startswith(f"groundwell ingest: the store {store} cannot be written: File too large (")
     assert said.endswith("then run it again, and it goes on where it stopped")
     again = run(COMMAND, store, documents)
-    assert (again.returncode, again.stderr) == (0, "")
+    assert (again.returncode, sentences(again)) == (0, [])
     assert "knowledge base default: 60 documents" in again.stdout
     check_whole(opened, embedder, documents)
 
