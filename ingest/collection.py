@@ -42,6 +42,11 @@ def journal_path(folder: Path, name: str) -> Path:
     return folder / f"{collection_name(name)}.sqlite3"
 
 
+def lexical_path(journal: Path) -> Path:
+    """The folder of the lexical index that belongs to a journal."""
+    return journal.with_suffix(".lexical")
+
+
 def lock_path(folder: Path, name: str) -> Path:
     """The file that its writer holds."""
     return folder / f"{collection_name(name)}.lock"

@@ -1,6 +1,7 @@
 """Knowledge bases as a whole: list, describe, make, empty, delete."""
 
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ingest.collection import (
     fingerprint,
     index_lock_path,
     journal_path,
+    lexical_path,
     lock_path,
     make_collection,
     next_collection_name,
@@ -149,6 +151,7 @@ def delete(folder: Path, name: str) -> None:
         drop_others(open_chroma(folder), name, live=None)
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
+        shutil.rmtree(lexical_path(path), ignore_errors=True)
         index_lock_path(folder, name).unlink(missing_ok=True)
         lock_path(folder, name).unlink()
     if not was_there:
@@ -170,7 +173,7 @@ def _live(folder: Path) -> Iterator[tuple[str, "Collection", Journal]]:
 def _own_bytes(folder: Path, name: str, collection: "Collection") -> int:
     path = journal_path(folder, name)
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
-    files += index_files(folder, collection)
+    files += [*index_files(folder, collection), *lexical_path(path).rglob("*")]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

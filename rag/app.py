@@ -13,8 +13,8 @@ from types import FrameType
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
-from ingest.lexical import terms
 from ingest.store import EmbedderLike
+from ingest.terms import terms
 from llm.chat import ChatVLLM
 from llm.engine import Engine
 from llm.models import ModelNotFound

@@ -77,6 +77,9 @@ def test_a_file_of_the_first_version_goes_on_working(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "old.sqlite3")
     assert journal.documents() == [StoredDocument("年假.md", "hash", 1, (), "年假.md")]
     assert journal.files() == {"年假.md": "hash"}
+    assert journal.lexical_is_behind()
+    journal.rebuild_lexical([("c1", "年假 leave")])
+    assert not journal.lexical_is_behind()
     assert [id_ for id_, _ in journal.search("假", 5)] == ["c1"]
     assert journal.generation() == 7
     store(journal, "b.txt", "b.txt")
