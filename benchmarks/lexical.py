@@ -1,4 +1,4 @@
-"""Which lexical index: tantivy, SQLite FTS5 and bm25s in segments, on the same terms of the same synthetic chunks.
+"""Which lexical index: tantivy (ours), SQLite FTS5 and bm25s in segments, on the same terms of synthetic chunks.
 
 Run: `python -m benchmarks.lexical [CHUNKS ...]` (10000 and 100000; 1000000 takes 20 minutes and 4 GB of disk). bm25s
 is not among the dependencies: `pip install bm25s numba`; it is left out where it is not there. Bytes are those on
@@ -13,11 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from ingest import lexical
+from ingest.journal import Journal, in_batches
+from ingest.terms import terms as cut
 
 WORDS = 50_000
 """Different words, the n-th 1/n as often as the first, as in any language."""
@@ -42,8 +42,39 @@ class Index(Protocol):
     def search(self, terms: list[str], k: int) -> list[int]: ...
 
 
+class Ours:
+    """tantivy with the journal beside it, from its `chunks` to a search; only the cutting into terms is not timed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = Journal(folder / "journal.sqlite3")
+        self.journal.switch("benchmark", empty=True)
+        self.connection = sqlite3.connect(folder / "journal.sqlite3", isolation_level=None)
+
+    def build(self, chunks: Iterable[Chunk]) -> None:
+        for batch in in_batches(chunks, BATCH):
+            self.replace(batch)
+
+    def replace(self, chunks: list[Chunk]) -> None:
+        ids = [(id_of(number),) for number, _ in chunks]
+        rows = [(id_of(number), " ".join(terms)) for number, terms in chunks]
+        self.connection.execute("BEGIN")
+        self.connection.executemany("DELETE FROM chunks WHERE id = ?", ids)
+        self.connection.executemany("INSERT INTO chunks (id, digest, source) VALUES (?, x'00', '')", ids)
+        self.connection.executemany("INSERT INTO unindexed (id, terms) VALUES (?, ?)", rows)
+        self.connection.execute("COMMIT")
+        assert self.journal.index()
+
+    def search(self, terms: list[str], k: int) -> list[int]:
+        return [int(id_, 16) for id_, _ in self.journal.search(" ".join(terms), k)]
+
+
+def id_of(number: int) -> str:
+    """As long as a chunk's."""
+    return f"{number:032x}"
+
+
 class Sqlite:
-    """Sorted by FTS5 itself, before the ids are looked up: a third of the time of a join that is sorted."""
+    """Sorted by FTS5 itself, before the ids are looked up."""
 
     def __init__(self, folder: Path) -> None:
         self.connection = sqlite3.connect(folder / "lexical.sqlite3", isolation_level=None)
@@ -54,8 +85,7 @@ class Sqlite:
         self.connection.execute(f'CREATE VIRTUAL TABLE lexical USING fts5(terms, tokenize="{tokens}")')
 
     def build(self, chunks: Iterable[Chunk]) -> None:
-        rest = iter(chunks)
-        while batch := list(islice(rest, BATCH)):
+        for batch in in_batches(chunks, BATCH):
             self.connection.execute("BEGIN")
             self._add(batch)
             self.connection.execute("COMMIT")
@@ -71,50 +101,14 @@ class Sqlite:
         best = "SELECT rowid, rank AS score FROM lexical WHERE lexical MATCH ? ORDER BY rank LIMIT ?"
         query = f"SELECT id, -score FROM ({best}) JOIN chunks USING (rowid) ORDER BY score, id"
         wanted = " OR ".join(f'"{term}"' for term in terms)
-        return [int(id_) for id_, _ in self.connection.execute(query, (wanted, k)).fetchall()]
+        return [int(id_, 16) for id_, _ in self.connection.execute(query, (wanted, k)).fetchall()]
 
     def _add(self, chunks: list[Chunk]) -> None:
-        self.connection.executemany("INSERT INTO chunks VALUES (?, ?)", [(number, str(number)) for number, _ in chunks])
+        self.connection.executemany(
+            "INSERT INTO chunks VALUES (?, ?)", [(number, id_of(number)) for number, _ in chunks]
+        )
         rows = [(number, " ".join(terms)) for number, terms in chunks]
         self.connection.executemany("INSERT INTO lexical (rowid, terms) VALUES (?, ?)", rows)
-
-
-class Tantivy:
-    """Bare, without the journal: one thread, a commit for each batch."""
-
-    def __init__(self, folder: Path) -> None:
-        import tantivy
-
-        self.tantivy: Any = tantivy
-        builder = tantivy.SchemaBuilder()
-        builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
-        builder.add_text_field("terms", stored=False, tokenizer_name="whitespace", index_option="freq")
-        self.schema = builder.build()
-        self.index = tantivy.Index(self.schema, path=str(folder))
-
-    def build(self, chunks: Iterable[Chunk]) -> None:
-        self._write(chunks, drop=False)
-
-    def replace(self, chunks: list[Chunk]) -> None:
-        self._write(chunks, drop=True)
-
-    def search(self, terms: list[str], k: int) -> list[int]:
-        query = self.tantivy.Query
-        any_of = [(self.tantivy.Occur.Should, query.term_query(self.schema, "terms", term)) for term in terms]
-        searcher = self.index.searcher()
-        return [int(searcher.doc(at)["id"][0]) for _, at in searcher.search(query.boolean_query(any_of), k).hits]
-
-    def _write(self, chunks: Iterable[Chunk], *, drop: bool) -> None:
-        writer = self.index.writer(50_000_000, num_threads=1)
-        rest = iter(chunks)
-        while batch := list(islice(rest, BATCH)):
-            for number, terms in batch:
-                if drop:
-                    writer.delete_documents_by_term("id", str(number))
-                writer.add_document(self.tantivy.Document(id=str(number), terms=" ".join(terms)))
-            writer.commit()
-        writer.wait_merging_threads()
-        self.index.reload()
 
 
 class Bm25s:
@@ -131,8 +125,7 @@ class Bm25s:
     def build(self, chunks: Iterable[Chunk]) -> None:
         import numpy
 
-        rest = iter(chunks)
-        while some := list(islice(rest, SEGMENT)):
+        for some in in_batches(chunks, SEGMENT):
             index = self.bm25s.BM25(backend="numba")
             index.index([list(map(sys.intern, terms)) for _, terms in some], show_progress=False)
             index.save(self.folder / str(len(self.segments)))
@@ -156,7 +149,7 @@ class Bm25s:
         return [number for _, number in sorted(best)[:k]]
 
 
-INDEXES: dict[str, Callable[[Path], Index]] = {"tantivy": Tantivy, "sqlite3": Sqlite, "bm25s": Bm25s}
+INDEXES: dict[str, Callable[[Path], Index]] = {"tantivy": Ours, "sqlite3": Sqlite, "bm25s": Bm25s}
 
 
 def texts(count: int, seed: int = 0) -> Iterator[str]:
@@ -186,7 +179,7 @@ class Chunks:
     def __init__(self, path: Path, count: int) -> None:
         self.path, self.count = path, count
         made, lines = list(texts(min(count, DIFFERENT))), []
-        self.cut_per_second = len(made) / seconds(lambda: lines.extend(" ".join(lexical.terms(text)) for text in made))
+        self.cut_per_second = len(made) / seconds(lambda: lines.extend(" ".join(cut(text)) for text in made))
         chance = random.Random(2)
         self.sample = [line.split() for line in chance.sample(lines, 1000)]
         with path.open("w", encoding="utf-8") as file:

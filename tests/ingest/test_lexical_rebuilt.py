@@ -8,6 +8,7 @@ import pytest
 
 from ingest.collection import journal_path, lexical_path
 from ingest.journal import Journal
+from ingest.knowledge_bases import list_knowledge_bases
 from ingest.lexical import LexicalIndex, Mark
 from ingest.lock import AlreadyWriting
 from ingest.pipeline import ingest
@@ -114,3 +115,36 @@ def test_mending_may_be_killed(damage, knowledge_base, opened, embedder, monkeyp
         with pytest.raises(KeyboardInterrupt):
             opened(embedder)
     assert answers(opened(embedder)) == right
+
+
+VERSION_2 = """
+DROP TABLE unindexed;
+UPDATE about SET value = '1' WHERE name = 'lexical';
+PRAGMA user_version = 2;
+CREATE VIRTUAL TABLE lexical USING fts5(terms, tokenize="ascii tokenchars '_.-+#'");
+INSERT INTO lexical (rowid, terms) SELECT rowid, 'leave' FROM chunks;
+"""
+
+
+@pytest.mark.parametrize("then", ["", "DROP TABLE lexical_data;", "DROP TABLE lexical;"])
+def test_a_table_of_an_older_version_gives_way_to_an_index(
+    damage, knowledge_base, opened, embedder, store, then
+) -> None:
+    right = answers(knowledge_base)
+    knowledge_base.close()
+    path = journal_path(store, "team")
+    shutil.rmtree(lexical_path(path))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_2 + then)
+    assert answers(opened(embedder)) == right
+    with closing(sqlite3.connect(path)) as connection:
+        assert not connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'lexical%'").fetchall()
+
+
+def test_a_table_that_was_made_before_an_index_was_is_dropped_by_whoever_only_lists(
+    damage, knowledge_base, store
+) -> None:
+    knowledge_base.close()
+    with closing(sqlite3.connect(journal_path(store, "team"))) as connection:
+        connection.executescript(VERSION_2)
+    assert [summary.chunks for summary in list_knowledge_bases(store)] == [4]
