@@ -98,7 +98,7 @@ class LexicalIndex:
         Equal scores come by id. A query without a term, such as punctuation, finds nothing. Raises DamagedIndex.
         """
         wanted = dict.fromkeys(terms(query))
-        if not wanted:
+        if not wanted or k < 1:
             return []
         with _damage_named(self.folder / mark.name):
             found = self._at(mark).search(wanted, k)
@@ -106,6 +106,7 @@ class LexicalIndex:
 
     def check(self, mark: Mark, chunks: int) -> None:
         """Raises DamagedIndex unless all files are there as they were written, and hold so many chunks."""
+        self.close()  # open files hide what has become of those on disk
         with _damage_named(self.folder / mark.name):
             opened = _Opened(self.folder / mark.name, mark.commit)
             opened.check_files()
@@ -152,6 +153,7 @@ class _Opened:
 
     def search(self, wanted: Iterable[str], k: int) -> list[tuple[str, float]]:
         tantivy, searcher = _tantivy(), self._index.searcher()
+        k = max(1, min(k, searcher.num_docs))  # it makes room for as many
         any_of = [
             (tantivy.Occur.Should, tantivy.Query.term_query(self._index.schema, "terms", term, "freq"))
             for term in wanted

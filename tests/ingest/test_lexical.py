@@ -1,7 +1,10 @@
+import gc
 import os
+import random
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -64,6 +67,15 @@ def test_a_higher_score_is_better_and_comes_first(index: LexicalIndex, mark: Mar
     scores = [score for _, score in index.search(mark, "days 年假 七天 leave", 10)]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(("k", "hits"), [(-1, 0), (0, 0), (1, 1), (2**40, 2)])
+def test_there_are_as_many_as_are_wanted_or_found(index: LexicalIndex, mark: Mark, k: int, hits: int) -> None:
+    assert len(index.search(mark, "leave 年假", k)) == hits
+
+
+def test_an_empty_index_finds_nothing(index: LexicalIndex) -> None:
+    assert index.search(index.make(), "leave 年假", 10) == []
 
 
 def test_equal_scores_come_by_id(index: LexicalIndex, mark: Mark) -> None:
@@ -159,6 +171,24 @@ def test_any_damaged_file_is_noticed(index: LexicalIndex, mark: Mark, file: str,
         LexicalIndex(index.folder).check(mark, len(TEXTS) - 1)
 
 
+def test_a_search_in_a_damaged_file_answers_or_says_so(index: LexicalIndex) -> None:
+    """tantivy panics over some of them."""
+    chance = random.Random(1)
+    many = {f"c{number}": " ".join(f"w{chance.randrange(300)}" for _ in range(50)) for number in range(1000)}
+    mark = index.write(index.make(), (), chunks(many))
+    for number in range(20):
+        copy = shutil.copytree(index.folder, index.folder.with_name(f"copy {number}"))
+        for path in copy.rglob("*.[its]*"):
+            content = bytearray(path.read_bytes())
+            for _ in range(8):
+                content[chance.randrange(len(content) - 120)] = chance.randrange(256)
+            path.write_bytes(content)
+        with suppress(DamagedIndex):
+            assert len(LexicalIndex(copy).search(mark, "w1 w2 w3", 20)) <= 20
+        with pytest.raises(DamagedIndex):
+            LexicalIndex(copy).check(mark, len(many))
+
+
 def test_an_index_that_lost_its_last_commit_is_noticed(index: LexicalIndex, mark: Mark) -> None:
     former = shutil.copytree(index.folder, index.folder.with_name("former"))
     after = index.write(mark, TEXTS, chunks(TEXTS))
@@ -176,9 +206,11 @@ def test_no_thread_is_left_after_writing_and_closing(tmp_path: Path) -> None:
         pass
 
 
-def test_a_fork_waits_for_the_end_of_a_commit(index: LexicalIndex, mark: Mark) -> None:
+def test_a_fork_waits_for_the_end_of_a_commit_and_for_no_thread(index: LexicalIndex, mark: Mark) -> None:
     def fork() -> None:
         if not (child := os.fork()):
+            index.close()
+            gc.collect()
             os._exit(0)
         os.waitpid(child, 0)
 
