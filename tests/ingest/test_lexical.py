@@ -178,7 +178,7 @@ def test_a_search_in_a_damaged_file_answers_or_says_so(index: LexicalIndex) -> N
     mark = index.write(index.make(), (), chunks(many))
     for number in range(20):
         copy = shutil.copytree(index.folder, index.folder.with_name(f"copy {number}"))
-        for path in copy.rglob("*.[its]*"):
+        for path in [path for kind in ("idx", "term", "store") for path in copy.rglob(f"*.{kind}")]:
             content = bytearray(path.read_bytes())
             for _ in range(8):
                 content[chance.randrange(len(content) - 120)] = chance.randrange(256)
