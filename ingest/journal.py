@@ -19,8 +19,8 @@ Item = TypeVar("Item")
 
 VARIABLES = 500
 """Values in one `IN (...)`; SQLite's own limit may be as low as 999."""
-INDEXED = 2000
-"""Chunks that the lexical index takes in one commit at most."""
+INDEXED = 10_000
+"""Chunks that the lexical index takes in one commit at most; their terms take about 15 MB of memory."""
 
 
 class Journal:
