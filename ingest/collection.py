@@ -50,6 +50,11 @@ def journal_files(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
 
 
+def lexical_path(journal: Path) -> Path:
+    """The folder of the lexical index that belongs to a journal."""
+    return journal.with_suffix(".lexical")
+
+
 def lock_path(folder: Path, name: str) -> Path:
     """The file that its writer holds."""
     return folder / f"{collection_name(name)}.lock"

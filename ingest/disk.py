@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ingest.lexical import DamagedIndex
+
 PROBE = 2**20
 """Bytes written to find out why others could not be."""
 WRITING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
@@ -41,12 +43,12 @@ class StoreNotWritable(Exception):
 
 @contextmanager
 def told_plainly(folder: Path) -> Iterator[None]:
-    """Raise StoreNotWritable in place of what Chroma, SQLite and the system raise where the store takes no more."""
+    """Raise StoreNotWritable in place of whatever else is raised where the store takes no more."""
     from chromadb.errors import ChromaError
 
     try:
         yield
-    except (OSError, sqlite3.OperationalError, ChromaError) as error:
+    except (OSError, sqlite3.OperationalError, ChromaError, DamagedIndex) as error:
         if not (trouble := _of_system(folder, error) or _probed(folder) or _of_database(error)):
             raise
         raise StoreNotWritable(folder, *trouble) from error

@@ -1,4 +1,4 @@
-"""The SQLite file beside a Chroma collection: which documents are in, their chunks, and the lexical index."""
+"""The SQLite file beside a Chroma collection: the documents, their chunks, and what the lexical index lacks."""
 
 import json
 import os
@@ -10,20 +10,26 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from ingest import lexical, rows, schema
+from ingest import rows, schema
+from ingest.collection import lexical_path
+from ingest.lexical import DamagedIndex, LexicalIndex, Mark
 from ingest.rows import Failure, StoredChunk, StoredDocument
+from ingest.terms import terms
 
 Item = TypeVar("Item")
 
 VARIABLES = 500
 """Values in one `IN (...)`; SQLite's own limit may be as low as 999."""
+INDEXED = 10_000
+"""Chunks that the lexical index takes in one commit at most; their terms take about 15 MB of memory."""
 
 
 class Journal:
     """One SQLite file in WAL mode; every method may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._reading, self._writing = path, threading.Lock(), threading.Lock()
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._path, self._lexical = path, LexicalIndex(lexical_path(path))
         # Two connections, so that a question never waits for a document that is being written.
         self._reader, self._writer = _connect(path), _connect(path)
         self._writer.execute("PRAGMA journal_mode = WAL")
@@ -36,12 +42,7 @@ class Journal:
         with self._reading, self._writing:
             self._reader.close()
             self._writer.close()
-
-    def reconnect(self) -> None:
-        """Read through a new connection: one that has met a broken index goes on failing when it is mended."""
-        with self._reading:
-            self._reader.close()
-            self._reader = _connect(self._path)
+        self._lexical.close()
 
     def is_at_its_path(self) -> bool:
         """Whether the file of that path still is this one: it may have been deleted, or made anew."""
@@ -51,7 +52,7 @@ class Journal:
             return False
 
     def is_broken(self) -> bool:
-        """Whether a table is damaged, other than the lexical index, which mends itself."""
+        """Whether a table is damaged."""
         return any(self._rows(f"PRAGMA quick_check({table})") != [("ok",)] for table in schema.NAMES)
 
     def generation(self) -> int:
@@ -87,14 +88,17 @@ class Journal:
 
     def switch(self, live: str | None, *, empty: bool = False) -> None:
         """From now on another collection answers, with the same chunks or, `empty`, with none."""
+        mark = self._lexical.make() if empty else None
         with self._transaction() as connection:
             connection.execute("DELETE FROM about WHERE name = 'live'")
             if live is not None:
                 connection.execute("INSERT INTO about VALUES ('live', ?)", (live,))
-            if empty:
-                for table in ("documents", "chunks", "pending", "files", "failures"):
+            if mark:
+                for table in ("documents", "chunks", "pending", "files", "failures", "unindexed"):
                     connection.execute(f"DELETE FROM {table}")
-                lexical.start_over(connection)
+                rows.note_indexed(connection, str(mark))
+        if mark:
+            self._lexical.sweep(mark)
 
     def note_run(self, when: str) -> None:
         """Note when a run ended; not a change that a reader must see."""
@@ -123,22 +127,54 @@ class Journal:
         return self._rows("SELECT count(*), coalesce(sum(chunks), 0) FROM documents")[0]
 
     def search(self, query: str, k: int) -> list[tuple[str, float]]:
-        """The lexical leg: see `lexical.search`."""
-        with self._reading:
-            return lexical.search(self._reader, query, k)
+        """The lexical leg, without chunks that belong to no document: see `LexicalIndex.search`."""
+        depth = k
+        while True:
+            candidates = self._lexical.search(self._mark(), query, depth)
+            known = self.known(id_ for id_, _ in candidates)
+            found = [(id_, score) for id_, score in candidates if id_ in known]
+            if len(found) >= k or len(candidates) < depth:
+                return found[:k]
+            depth *= 2
 
     def lexical_is_behind(self) -> bool:
         """Whether the lexical index is missing, broken, of other terms than today's, or not of all chunks."""
-        with self._reading:
-            return lexical.is_behind(self._reader)
+        ((chunks, waiting),) = self._rows("SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM unindexed)")
+        if waiting:
+            return True
+        try:
+            self._lexical.check(self._mark(), chunks)
+        except DamagedIndex:
+            return True
+        return False
+
+    def index(self, *, check: bool = False) -> bool:
+        """Let the lexical index see what has changed; for the writer. False when it must be made anew.
+
+        Killed at any point, the next time does the same again.
+        """
+        query = f"SELECT number, id, terms FROM unindexed ORDER BY number LIMIT {INDEXED}"
+        try:
+            while changes := self._rows(query):
+                last = {id_: new for _, id_, new in changes}
+                new = [(id_, new) for id_, new in last.items() if new is not None]
+                mark = self._lexical.write(self._mark(), last, new)
+                with self._transaction(changing=False) as connection:
+                    rows.note_indexed(connection, str(mark), number=changes[-1][0])
+            self._lexical.sweep(self._mark())
+        except DamagedIndex:
+            return False
+        return not check or not self.lexical_is_behind()
 
     def rebuild_lexical(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Make the lexical index anew, from the id and the text of every chunk."""
-        with self._transaction() as connection:
-            lexical.start_over(connection)
-            for id_, text in texts:
-                for (rowid,) in connection.execute("SELECT rowid FROM chunks WHERE id = ?", (id_,)).fetchall():
-                    lexical.add(connection, rowid, text)
+        """Make the lexical index anew, from the id and the text of every chunk; until then the old one answers."""
+        mark = self._lexical.make()
+        for some in in_batches(texts, INDEXED):
+            mark = self._lexical.write(mark, (), [(id_, " ".join(terms(text))) for id_, text in some])
+        with self._transaction(changing=False) as connection:
+            connection.execute("DELETE FROM unindexed")
+            rows.note_indexed(connection, str(mark))
+        self._lexical.sweep(mark)
 
     def ids(self, source: str | None = None) -> Iterator[str]:
         """The ids of all chunks, or of one document's, in the order in which they were stored."""
@@ -250,6 +286,9 @@ class Journal:
                 with suppress(sqlite3.DatabaseError):  # a full disk may have ended the transaction already
                     self._writer.execute("ROLLBACK")
                 raise
+
+    def _mark(self) -> Mark:
+        return Mark.read(self._about("lexical"))
 
     def _documents(self, which: str, values: Iterable = ()) -> list[StoredDocument]:
         found = self._rows(f"SELECT source, content_hash, chunks, problems, file FROM documents {which}", values)

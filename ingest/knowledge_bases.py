@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -17,6 +18,7 @@ from ingest.collection import (
     index_lock_path,
     journal_files,
     journal_path,
+    lexical_path,
     lock_path,
     make_collection,
     next_collection_name,
@@ -155,6 +157,7 @@ def delete(folder: Path, name: str) -> None:
         drop_others(open_chroma(folder), name, live=None)
         for file in journal_files(path) + set_aside(path):
             file.unlink(missing_ok=True)
+        shutil.rmtree(lexical_path(path), ignore_errors=True)
         index_lock_path(folder, name).unlink(missing_ok=True)
         lock_path(folder, name).unlink()
     if not was_there:
@@ -187,6 +190,7 @@ def _journal(folder: Path, name: str) -> Journal | None:
 def _own_bytes(folder: Path, name: str, collection: "Collection") -> int:
     path = journal_path(folder, name)
     files = journal_files(path) + set_aside(path) + index_files(folder, collection)
+    files += lexical_path(path).rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -1,128 +1,245 @@
-"""The lexical index: words of chunks in SQLite's full-text search, with Chinese, Japanese and Korean cut into terms."""
+"""The lexical index: a tantivy index of terms in a folder beside the journal, which says how far it has come.
 
-import logging
-import re
-import sqlite3
-import unicodedata
-import warnings
-from collections.abc import Iterable, Iterator
+tantivy's files never change once they are written; `meta.json` names those that count, and a commit replaces it. An
+index that is made anew gets a folder of its own, so that readers keep the old one until the journal names the new one.
+"""
+
+import json
+import mmap
+import os
+import secrets
+import shutil
+import threading
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-# The terms come cut already, so SQLite's tokenizer must only split at blanks: "ascii" keeps all of non-ASCII together.
-SCHEMA = """CREATE VIRTUAL TABLE IF NOT EXISTS lexical USING fts5(terms, tokenize="ascii tokenchars '_.-+#'")"""
-VERSION = "1"
-"""Raise it when `terms` gives other terms: an index of another version is made anew."""
-SHADOWS = ("data", "idx", "content", "docsize", "config")
-HAN, KANA, HANGUL = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〇", "\u3040-\u30ff", "\u1100-\u11ff\uac00-\ud7af"
-RUN = re.compile(rf"(?P<han>[{HAN}]+)|(?P<syllables>[{KANA}ー]+|[{HANGUL}]+)|(?P<word>[^\W{HAN}{KANA}{HANGUL}]+"
-                 rf"(?:[_.\-+#]+[^\W{HAN}{KANA}{HANGUL}]+)*(?:\+\+|#)?)")  # fmt: skip
-PART = re.compile(r"[^\W\d_]+|\d+")
-CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-MAX_TERM = 100
-"""Characters: longer runs are base64 or the like, which nobody asks for."""
+from ingest.terms import VERSION, terms
+
+HEAP = 50_000_000
+"""Bytes that a writer takes before it writes a segment by itself; tantivy wants 15 million at least for a thread."""
+SCORE_DIGITS = 3
+"""Of a BM25 score. tantivy adds 32-bit numbers, in an order that differs from segment to segment."""
 
 
-def terms(text: str) -> list[str]:
-    """The terms by which `text` is found, in its order: lower-case, compatibility forms folded (NFKC).
-
-    An identifier gives itself and its parts (`maxTokens` → maxtokens, max, tokens), Chinese gives words and the words
-    inside them, kana and hangul give pairs of characters.
-    """
-    return [term for run in RUN.finditer(unicodedata.normalize("NFKC", text)) for term in _of_run(run)]
+class DamagedIndex(Exception):
+    """The lexical index is missing, cannot be read, is of other terms, or lacks what the journal says it has."""
 
 
-def _of_run(run: re.Match[str]) -> Iterable[str]:
-    if run["han"]:
-        return _segmenter().cut_for_search(run["han"], HMM=False)
-    if run["syllables"]:
-        return _pairs(run["syllables"])
-    return _of_word(run["word"][:MAX_TERM])
+@dataclass(frozen=True)
+class Mark:
+    """What the journal keeps: the version of the terms, the index's folder, and the number of its last commit."""
+
+    version: str
+    name: str
+    commit: int
+
+    def __str__(self) -> str:
+        return f"{self.version} {self.name} {self.commit}"
+
+    @classmethod
+    def read(cls, value: str | None) -> "Mark":
+        """From its text. Raises DamagedIndex when there is none, or one of other terms."""
+        match (value or "").split():
+            case [version, name, commit] if version == VERSION:
+                return cls(version, name, int(commit))
+        raise DamagedIndex(f"there is no lexical index of version {VERSION}")
 
 
-def _pairs(syllables: str) -> list[str]:
-    return [syllables[index : index + 2] for index in range(max(1, len(syllables) - 1))]
+class LexicalIndex:
+    """The index of one knowledge base. Any thread may search; one process writes at a time, under its writer's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._opening = threading.Lock()
+        self._opened: _Opened | None = None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._opening:
+            self._opened = None
+
+    def make(self) -> Mark:
+        """An empty index, which counts as soon as the journal keeps its mark."""
+        name = secrets.token_hex(8)
+        (self.folder / name).mkdir(parents=True)
+        with _damage_named(self.folder / name), _forks.kept_off():
+            _tantivy().Index(_schema(), path=str(self.folder / name), reuse=False)
+        return Mark(VERSION, name, 0)
+
+    def write(self, mark: Mark, gone: Iterable[str], new: Collection[tuple[str, str]]) -> Mark:
+        """Take the chunks `gone` out and put `new` in, ids and their terms with blanks between, in one commit.
+
+        To do it again changes nothing as long as `gone` has the ids of `new`.
+        """
+        folder = self.folder / mark.name
+        with _damage_named(folder), _forks.kept_off():
+            tantivy = _tantivy()
+            # Our own lock keeps other writers off; a process that was forked meanwhile may still hold this one.
+            (folder / ".tantivy-writer.lock").unlink(missing_ok=True)
+            writer = tantivy.Index.open(str(folder)).writer(HEAP, num_threads=1)
+            try:
+                for id_ in gone:
+                    writer.delete_documents_by_term("id", id_)
+                for id_, of_chunk in new:
+                    writer.add_document(tantivy.Document(id=id_, terms=of_chunk))
+                commit = writer.commit()
+            finally:
+                writer.wait_merging_threads()  # ends all threads of the writer
+        return replace(mark, commit=commit)
+
+    def search(self, mark: Mark, query: str, k: int) -> list[tuple[str, float]]:
+        """The `k` best chunks that hold any of the query's terms: id and BM25 score, higher is better, best first.
+
+        Equal scores come by id. A query without a term, such as punctuation, finds nothing. Raises DamagedIndex.
+        """
+        wanted = dict.fromkeys(terms(query))
+        if not wanted or k < 1:
+            return []
+        with _damage_named(self.folder / mark.name):
+            found = self._at(mark).search(wanted, k)
+        return sorted(((id_, round(score, SCORE_DIGITS)) for id_, score in found), key=lambda hit: (-hit[1], hit[0]))
+
+    def check(self, mark: Mark, chunks: int) -> None:
+        """Raises DamagedIndex unless all files are there as they were written, and hold so many chunks."""
+        self.close()  # open files hide what has become of those on disk
+        with _damage_named(self.folder / mark.name):
+            opened = _Opened(self.folder / mark.name, mark.commit)
+            opened.check_files()
+            if len(opened) != chunks:
+                raise DamagedIndex(f"the lexical index has {len(opened)} chunks, not {chunks}")
+
+    def sweep(self, mark: Mark) -> None:
+        """Drop the indexes that no longer count; who reads one still has its files open."""
+        with _damage_named(self.folder):
+            for folder in self.folder.iterdir():
+                if folder.name != mark.name:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _at(self, mark: Mark) -> "_Opened":
+        with self._opening:
+            if self._opened is None or self._opened.folder.name != mark.name:
+                self._opened = _Opened(self.folder / mark.name, mark.commit)
+            self._opened.see(mark.commit)
+            return self._opened
 
 
-def _of_word(word: str) -> Iterator[str]:
-    yield word.lower()
-    parts = [part for piece in CAMEL.sub(" ", word).split() for part in PART.findall(piece)]
-    if len(parts) > 1:
-        yield from (part.lower() for part in parts)
+class _Opened:
+    """An index as it was at a commit, to be searched."""
+
+    def __init__(self, folder: Path, commit: int) -> None:
+        self.folder, self._seen = folder, -1
+        with _forks.kept_off():
+            self._index = _tantivy().Index.open(str(folder))
+            self._index.config_reader("manual", 0)
+        self.see(commit)
+
+    def __len__(self) -> int:
+        return self._index.searcher().num_docs
+
+    def see(self, commit: int) -> None:
+        """Be at least at that commit."""
+        if commit > self._seen:
+            has = self._meta()["opstamp"]
+            if has < commit:
+                raise DamagedIndex(f"{self.folder} is at commit {has}, not {commit}")
+            with _forks.kept_off():
+                self._index.reload()
+            self._seen = commit
+
+    def search(self, wanted: Iterable[str], k: int) -> list[tuple[str, float]]:
+        tantivy, searcher = _tantivy(), self._index.searcher()
+        k = max(1, min(k, searcher.num_docs))  # it makes room for as many
+        any_of = [
+            (tantivy.Occur.Should, tantivy.Query.term_query(self._index.schema, "terms", term, "freq"))
+            for term in wanted
+        ]
+        # Who counts the hits reads them all; who does not passes over those that cannot be among the best.
+        hits = searcher.search(tantivy.Query.boolean_query(any_of), k, count=False).hits
+        return [(searcher.doc(address)["id"][0], score) for score, address in hits]
+
+    def check_files(self) -> None:
+        """Raises DamagedIndex when a file is not as it was written."""
+        for segment in self._meta()["segments"]:
+            deletes = f".{(segment['deletes'] or {}).get('opstamp')}.del"
+            for path in self.folder.glob(f"{segment['segment_id'].replace('-', '')}.*"):
+                if path.suffix != ".del" or path.name.endswith(deletes):  # a killed commit may have left another
+                    _check_file(path)
+
+    def _meta(self) -> Any:
+        return json.loads((self.folder / "meta.json").read_bytes())
+
+
+def _check_file(path: Path) -> None:
+    """Compare a file with the checksum at its end: JSON, the length of that, and a magic number, four bytes each."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+        with memoryview(content) as whole, whole[:start] as body:
+            checksum = zlib.crc32(body)
+        if checksum != json.loads(content[start:-8])["crc"]:
+            raise DamagedIndex(f"{path} is not as it was written")
+
+
+@contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
+    """Whatever tantivy fails with becomes a DamagedIndex."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedIndex(f"the lexical index {folder} cannot be used: {error}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of Rust: no module has that type
+            raise
+        raise DamagedIndex(f"the lexical index {folder} is broken: {error}") from error
+
+
+class _Forks:
+    """Waits with a fork until tantivy holds no file's lock and no thread: a child would keep the one for as long as it
+    lives, and wait for the other for ever."""
+
+    def __init__(self) -> None:
+        self._idle, self._working, self._is_told = threading.Condition(threading.Lock()), 0, False
+
+    @contextmanager
+    def kept_off(self) -> Iterator[None]:
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._idle:
+            if not self._is_told:
+                os.register_at_fork(
+                    before=self._wait, after_in_parent=self._idle.release, after_in_child=self._idle.release
+                )
+                self._is_told = True
+            self._working += change
+            self._idle.notify_all()
+
+    def _wait(self) -> None:
+        self._idle.acquire()
+        self._idle.wait_for(lambda: not self._working)
+
+
+_forks = _Forks()
 
 
 @cache
-def _segmenter() -> Any:
-    """A jieba dictionary of our own: its default one logs to stderr and keeps its cache in a folder that all share."""
-    from llm.models import default_cache
+def _tantivy() -> Any:
+    import tantivy
 
-    with warnings.catch_warnings(action="ignore"):  # it imports pkg_resources
-        import jieba
-
-    jieba.setLogLevel(logging.CRITICAL)
-    folder = default_cache() / "jieba"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    segmenter = jieba.Tokenizer()
-    segmenter.tmp_dir = str(folder)
-    return segmenter
+    return tantivy
 
 
-def add(connection: sqlite3.Connection, rowid: int, text: str) -> None:
-    """Index a chunk's text under its row in `chunks`."""
-    connection.execute("INSERT INTO lexical (rowid, terms) VALUES (?, ?)", (rowid, " ".join(terms(text))))
-
-
-def remove(connection: sqlite3.Connection, rowid: int) -> None:
-    """Take a chunk out of the index."""
-    connection.execute("DELETE FROM lexical WHERE rowid = ?", (rowid,))
-
-
-def is_behind(connection: sqlite3.Connection) -> bool:
-    """Whether the index cannot be read, was made of other terms, or lacks chunks; looks into two of them only."""
-    try:
-        made = connection.execute("SELECT value FROM about WHERE name = 'lexical'").fetchone()
-        entries = connection.execute("SELECT count(*) FROM lexical_docsize").fetchone()
-        chunks = connection.execute("SELECT count(*) FROM chunks").fetchone()
-        ends = connection.execute("SELECT min(id), max(id) FROM lexical_content").fetchone()
-        return made != (VERSION,) or entries != chunks or not all(_finds(connection, rowid) for rowid in ends)
-    except sqlite3.DatabaseError:
-        return True
-
-
-def _finds(connection: sqlite3.Connection, rowid: int | None) -> bool:
-    """Whether a chunk is found by its own first term."""
-    row = connection.execute("SELECT c0 FROM lexical_content WHERE id = ?", (rowid,)).fetchone()
-    if not row or not row[0]:
-        return True
-    query = "SELECT 1 FROM lexical WHERE lexical MATCH ? AND rowid = ?"
-    return connection.execute(query, (f'"{row[0].split(" ", 1)[0]}"', rowid)).fetchone() is not None
-
-
-def start_over(connection: sqlite3.Connection) -> None:
-    """Put an empty index in the place of this one, whatever its state."""
-    try:
-        connection.execute("DROP TABLE IF EXISTS lexical")
-    except sqlite3.DatabaseError:  # SQLite drops no index that it cannot open
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("DELETE FROM sqlite_schema WHERE name = 'lexical'")
-        connection.execute("PRAGMA writable_schema = RESET")
-    for shadow in SHADOWS:
-        connection.execute(f"DROP TABLE IF EXISTS lexical_{shadow}")
-    connection.execute(SCHEMA)
-    connection.execute("INSERT OR REPLACE INTO about VALUES ('lexical', ?)", (VERSION,))
-
-
-def search(connection: sqlite3.Connection, query: str, k: int) -> list[tuple[str, float]]:
-    """The `k` best chunks that hold any of the query's terms: id and BM25 score, higher is better, best first.
-
-    A query without a term, such as punctuation, finds nothing.
-    """
-    wanted = " OR ".join(f'"{term}"' for term in dict.fromkeys(terms(query)))
-    if not wanted:
-        return []
-    rows = connection.execute(
-        "SELECT chunks.id, -bm25(lexical) FROM lexical JOIN chunks ON chunks.rowid = lexical.rowid"
-        " WHERE lexical MATCH ? ORDER BY bm25(lexical), chunks.id LIMIT ?",
-        (wanted, k),
-    )
-    return rows.fetchall()
+@cache
+def _schema() -> Any:
+    builder = _tantivy().SchemaBuilder()
+    builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("terms", tokenizer_name="whitespace", index_option="freq")
+    return builder.build()

@@ -126,6 +126,7 @@ def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
             writer.commit(one)
         else:
             writer.finish(one.file, one.content_hash, one.sources, one.kept, one.failure)
+    writer.publish()
     return batch
 
 

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ingest import lexical
+from ingest.terms import terms
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,30 @@ def count_unwritten(connection: sqlite3.Connection, rows: int) -> None:
     connection.execute(query, (rows,))
 
 
+def note_indexed(connection: sqlite3.Connection, mark: str, number: int | None = None) -> None:
+    """Note what the lexical index is; with a number, that it has seen the changes up to that one."""
+    connection.execute("INSERT OR REPLACE INTO about VALUES ('lexical', ?)", (mark,))
+    connection.execute("DELETE FROM unindexed WHERE number <= ?", (number or 0,))
+
+
 def insert(connection: sqlite3.Connection, chunk: StoredChunk, source: str) -> None:
-    inserted = connection.execute(
-        "INSERT INTO chunks (id, digest, source) VALUES (?, ?, ?)", (chunk.id, chunk.digest, source)
-    )
-    lexical.add(connection, inserted.lastrowid or 0, chunk.text)
+    connection.execute("INSERT INTO chunks (id, digest, source) VALUES (?, ?, ?)", (chunk.id, chunk.digest, source))
+    connection.execute("INSERT INTO unindexed (id, terms) VALUES (?, ?)", (chunk.id, " ".join(terms(chunk.text))))
     connection.execute("DELETE FROM pending WHERE id = ?", (chunk.id,))
 
 
 def drop(connection: sqlite3.Connection, source: str) -> None:
-    for (rowid,) in connection.execute("SELECT rowid FROM chunks WHERE source = ?", (source,)).fetchall():
-        lexical.remove(connection, rowid)
+    connection.execute("INSERT INTO unindexed (id) SELECT id FROM chunks WHERE source = ?", (source,))
     connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE source = ?", (source,))
     connection.execute("DELETE FROM chunks WHERE source = ?", (source,))
     connection.execute("DELETE FROM documents WHERE source = ?", (source,))
 
 
 def drop_chunk(connection: sqlite3.Connection, id_: str) -> None:
-    for rowid, source in connection.execute("SELECT rowid, source FROM chunks WHERE id = ?", (id_,)).fetchall():
-        lexical.remove(connection, rowid)
-        connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE rowid = ?", (rowid,))
-        connection.execute("DELETE FROM chunks WHERE rowid = ?", (rowid,))
+    for (source,) in connection.execute("SELECT source FROM chunks WHERE id = ?", (id_,)).fetchall():
+        connection.execute("INSERT INTO unindexed (id) VALUES (?)", (id_,))
+        connection.execute("INSERT OR IGNORE INTO pending SELECT id, digest FROM chunks WHERE id = ?", (id_,))
+        connection.execute("DELETE FROM chunks WHERE id = ?", (id_,))
         connection.execute("UPDATE documents SET content_hash = '', chunks = chunks - 1 WHERE source = ?", (source,))
         read_again(connection, source)
         connection.execute("DELETE FROM documents WHERE source = ? AND chunks = 0", (source,))

@@ -3,10 +3,8 @@
 import sqlite3
 from pathlib import Path
 
-from ingest import lexical
-
 VERSION = 3
-NAMES = ("documents", "chunks", "pending", "generation", "files", "failures", "about")
+NAMES = ("documents", "chunks", "pending", "generation", "files", "failures", "about", "unindexed")
 TABLES = (
     """CREATE TABLE IF NOT EXISTS documents (
         source TEXT PRIMARY KEY, content_hash TEXT NOT NULL, chunks INTEGER NOT NULL, problems TEXT NOT NULL,
@@ -23,15 +21,15 @@ TABLES = (
     """CREATE TABLE IF NOT EXISTS failures (
         file TEXT PRIMARY KEY, content_hash TEXT NOT NULL, limits TEXT NOT NULL, reason TEXT NOT NULL)""",
     "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    lexical.SCHEMA,
-    f"INSERT OR IGNORE INTO about VALUES ('lexical', '{lexical.VERSION}')",
+    "CREATE TABLE IF NOT EXISTS unindexed (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, terms TEXT)",
 )
 """`pending`: ids that may be in Chroma and belong to no document, being written or being dropped. `digest`: a hash of
 the chunk's text. `generation` rises with every change, so that a reader sees that it is behind. `documents.file`: the
 file a document came from, a container or the document itself; null where no file was. `files`: those that were read
 to their end. `failures`: those that are not to be tried again as they are, within the same limits. `about`: `live`, the
-Chroma collection that answers (none: the knowledge base is deleted or not yet made), `last_run`, `lexical`, the version
-of the lexical index's terms, `unwritten`: rows in Chroma's log only, `session`: a number that Chroma has too."""
+Chroma collection that answers (none: the knowledge base is deleted or not yet made), `last_run`, `lexical`, the mark of
+the lexical index, `unwritten`: rows in Chroma's log only, `session`: a number that Chroma has too. `unindexed`: the
+changes that the lexical index has yet to see, in their order; without terms, a chunk that is gone."""
 FROM_1 = (
     "ALTER TABLE documents ADD COLUMN file TEXT",
     "UPDATE documents SET file = source",
@@ -39,6 +37,7 @@ FROM_1 = (
     "INSERT INTO files SELECT source, content_hash FROM documents",
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
+FTS5_SHADOWS = ("data", "idx", "content", "docsize", "config")
 LATER = ("CREATE INDEX IF NOT EXISTS documents_file ON documents (file)",)
 
 
@@ -50,6 +49,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     try:
         if _version(connection) != VERSION:
             is_first = _is_first_version(connection)
+            _drop_fts5(connection)
             for statement in (*(FROM_1 if is_first else ()), *TABLES, *LATER, f"PRAGMA user_version = {VERSION}"):
                 connection.execute(statement)
             if is_first:  # it had the one collection that is called as its file
@@ -68,3 +68,17 @@ def _version(connection: sqlite3.Connection) -> int:
 def _is_first_version(connection: sqlite3.Connection) -> bool:
     columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(documents)")]
     return bool(columns) and "file" not in columns
+
+
+def _drop_fts5(connection: sqlite3.Connection) -> None:
+    """Until version 2 the lexical index was a table here, with a row of its own in `about`."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name LIKE 'lexical%'").fetchone():
+        return
+    try:
+        connection.execute("DROP TABLE IF EXISTS lexical")
+    except sqlite3.DatabaseError:  # SQLite drops no index that it cannot open
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("DELETE FROM sqlite_schema WHERE name = 'lexical'")
+        connection.execute("PRAGMA writable_schema = RESET")
+    for shadow in FTS5_SHADOWS:
+        connection.execute(f"DROP TABLE IF EXISTS lexical_{shadow}")

@@ -1,7 +1,6 @@
 """`KnowledgeBase`: one Chroma collection with its embedder's fingerprint, and the journal beside it; reading side."""
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from ingest.disk import told_plainly
 from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument, in_batches
 from ingest.knowledge_bases import EmbedderMismatch, make, start_over, unknown
+from ingest.lexical import DamagedIndex
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
@@ -174,12 +174,14 @@ class KnowledgeBase(LangChainVectorStore):
             finally:
                 self._generation, self._is_writing = self.journal.generation(), False
                 self._outdated = not self._wrote_last  # after a failure in Chroma nothing that is loaded is relied on
+                self.publish()
 
     def _prepare(self) -> tuple[str, ...]:
         self._load(for_writing=True)
         drop_others(self._client, self.name, self.collection.name)
-        self._mend_lexical()
-        return recovery.agree(self.journal, self.collection, self.name)
+        lost = recovery.agree(self.journal, self.collection, self.name)
+        self.publish(check=True)
+        return lost
 
     @contextmanager
     def changing_index(self, rows: int) -> Iterator[None]:
@@ -234,17 +236,17 @@ class KnowledgeBase(LangChainVectorStore):
     def _search(self, query: str, k: int) -> list[tuple[str, float]]:
         try:
             return self.journal.search(query, k)
-        except sqlite3.DatabaseError:
-            self.journal.reconnect()
+        except DamagedIndex:
             if self.journal.lexical_is_behind():
                 self._wrote_last = False
                 with self.writing():  # mends it first
-                    self.journal.reconnect()
+                    pass
         return self.journal.search(query, k)
 
-    def _mend_lexical(self) -> None:
-        """Make the lexical index anew from Chroma's texts where it is missing, broken, outdated or incomplete."""
-        if self.journal.lexical_is_behind():
+    def publish(self, *, check: bool = False) -> None:
+        """Let all that is stored be found by its words; for the writer. A lexical index that cannot take it, or, for
+        `check`, that is damaged or incomplete, is made anew from Chroma's texts."""
+        if not self.journal.index(check=check):
             log.warning("the lexical index of knowledge base %r is made anew from its chunks", self.name)
             self.journal.rebuild_lexical(
                 (id_, document.page_content)

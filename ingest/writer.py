@@ -115,6 +115,10 @@ class Writer:
         """Take out all documents of a file."""
         self._journal.remove_file(file)
 
+    def publish(self) -> None:
+        """Let all that has been committed be found by its words, which the end of the writing does as well."""
+        self._knowledge_base.publish()
+
     def sweep(self) -> None:
         """Drop everything from Chroma that belongs to no document."""
         for ids in in_batches(self._journal.pending(), self._batch):

@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from ingest.knowledge_bases import EmbedderMismatch, UnknownKnowledgeBase
-from ingest.lexical import terms
 from ingest.store import EmbedderLike
+from ingest.terms import terms
 from llm.chat import ChatVLLM
 from llm.engine import Engine
 from llm.models import ModelNotFound

@@ -10,7 +10,7 @@ from typing import Literal
 
 from langchain_core.documents import Document
 
-from ingest.lexical import terms
+from ingest.terms import terms
 from rag.sentences import sentence_spans
 
 MARK = re.compile(r"\s*[\[【]\s*(\d{1,2}(?:\s*[,，、]\s*\d{1,2})*)\s*[\]】]")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from ingest.lexical import terms
+from ingest.terms import terms
 from llm.prompting import PromptTooLong
 from rag.profile import Profile
 from rag.sentences import sentence_spans

@@ -77,8 +77,40 @@ def test_a_file_of_the_first_version_goes_on_working(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "old.sqlite3")
     assert journal.documents() == [StoredDocument("年假.md", "hash", 1, (), "年假.md")]
     assert journal.files() == {"年假.md": "hash"}
+    assert journal.lexical_is_behind()
+    journal.rebuild_lexical([("c1", "年假 leave")])
+    assert not journal.lexical_is_behind()
     assert [id_ for id_, _ in journal.search("假", 5)] == ["c1"]
     assert journal.generation() == 7
     store(journal, "b.txt", "b.txt")
     assert journal.count() == (2, 2)
     journal.close()
+
+
+def test_what_the_lexical_index_has_yet_to_see_is_not_half_shown(journal: Journal) -> None:
+    journal.switch("team", empty=True)
+    for number in range(40):
+        store(journal, f"leave {number}", None)
+    assert journal.search("leave", 5) == []
+    assert journal.lexical_is_behind()
+    assert journal.index(check=True)
+    gone, left = [[id_ for id_, _ in journal.search("leave", 40)][part] for part in (slice(0, 35), slice(35, 40))]
+    for id_ in gone:
+        journal.remove(id_.removeprefix("id "))
+    assert [id_ for id_, _ in journal.search("leave", 3)] == left[:3]
+    assert journal.index(check=True)
+    assert sorted(id_ for id_, _ in journal.search("leave", 40)) == sorted(left)
+
+
+def test_a_journal_sees_what_another_one_has_indexed(journal: Journal, tmp_path: Path) -> None:
+    journal.switch("team", empty=True)
+    reader = Journal(tmp_path / "team.sqlite3")
+    for text in ("年假 leave", "病假 leave"):
+        store(journal, text, None)
+        journal.index()
+        assert f"id {text}" in dict(reader.search(text, 5))
+    journal.rebuild_lexical([(id_, id_) for id_ in list(journal.ids())])
+    assert len(reader.search("leave", 5)) == 2
+    journal.switch("other", empty=True)
+    assert reader.search("leave", 5) == []
+    reader.close()

@@ -70,7 +70,21 @@ def test_a_run_interrupted_half_way_leaves_counts_and_answers_as_after_the_first
     assert embedder.embedded == 3
 
 
-@pytest.mark.parametrize("step", ["embed", "add", "commit", "finish", "sweep"])
+def test_a_batch_is_found_by_its_words_as_soon_as_it_is_written(opened, embedder, folder) -> None:
+    reader, found = opened(embedder), []
+    for number in range(9):
+        (folder / f"{number}.txt").write_text(f"Number {number} is about pigeons.", encoding="utf-8")
+
+    def look(progress) -> None:
+        found.append((progress.chunks, len(reader.lexical("pigeons leave travel 年假", 50))))
+
+    ingest(folder, opened(embedder), look, batch_chunks=4)
+    assert [chunks for chunks, _ in found][-1] == 12
+    assert len(found) > 3
+    assert all(chunks == hits for chunks, hits in found)
+
+
+@pytest.mark.parametrize("step", ["embed", "add", "commit", "finish", "publish", "sweep"])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_run_killed_at_any_step_is_made_good_by_the_next(opened, embedder, folder, monkeypatch, step, calls) -> None:
     (folder / "long.txt").write_text("\n\n".join(f"Paragraph {n} of a long file." for n in range(40)), encoding="utf-8")
