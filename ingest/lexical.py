@@ -22,6 +22,8 @@ from ingest.terms import VERSION, terms
 
 HEAP = 50_000_000
 """Bytes that a writer takes before it writes a segment by itself; tantivy wants 15 million at least for a thread."""
+MAY_BE_GONE = 1000
+"""Chunks that may be in the files of even a small index after they are gone."""
 SCORE_DIGITS = 3
 """Of a BM25 score. tantivy adds 32-bit numbers, in an order that differs from segment to segment."""
 
@@ -105,13 +107,17 @@ class LexicalIndex:
         return sorted(((id_, round(score, SCORE_DIGITS)) for id_, score in found), key=lambda hit: (-hit[1], hit[0]))
 
     def check(self, mark: Mark, chunks: int) -> None:
-        """Raises DamagedIndex unless all files are there as they were written, and hold so many chunks."""
+        """Raises DamagedIndex unless all files are there as they were written, and hold so many chunks, and not many
+        more that are gone: they count in BM25's frequencies, and tantivy drops them only when it merges their segment.
+        """
         self.close()  # open files hide what has become of those on disk
         with _damage_named(self.folder / mark.name):
             opened = _Opened(self.folder / mark.name, mark.commit)
             opened.check_files()
             if len(opened) != chunks:
                 raise DamagedIndex(f"the lexical index has {len(opened)} chunks, not {chunks}")
+            if opened.gone > chunks + MAY_BE_GONE:
+                raise DamagedIndex(f"the lexical index holds {opened.gone} chunks that are gone, beside {chunks}")
 
     def sweep(self, mark: Mark) -> None:
         """Drop the indexes that no longer count; who reads one still has its files open."""
@@ -140,6 +146,11 @@ class _Opened:
 
     def __len__(self) -> int:
         return self._index.searcher().num_docs
+
+    @property
+    def gone(self) -> int:
+        """Chunks that are marked as gone and still in the files."""
+        return sum((segment["deletes"] or {}).get("num_deleted_docs", 0) for segment in self._meta()["segments"])
 
     def see(self, commit: int) -> None:
         """Be at least at that commit."""

@@ -3,7 +3,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -186,6 +186,16 @@ def test_a_search_in_a_damaged_file_answers_or_says_so(index: LexicalIndex) -> N
             assert len(LexicalIndex(copy).search(mark, "w1 w2 w3", 20)) <= 20
         with pytest.raises(DamagedIndex):
             LexicalIndex(copy).check(mark, len(many))
+
+
+def test_an_index_of_which_most_is_gone_is_made_anew(index: LexicalIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexical, "MAY_BE_GONE", 0)
+    many = {f"c{number}": f"w{number} 年假" for number in range(9)}
+    mark = index.write(index.make(), (), chunks(many))
+    for gone, left in ((["c0", "c1", "c2", "c3"], 5), (["c4"], 4)):
+        mark = index.write(mark, gone, ())
+        with pytest.raises(DamagedIndex, match="5 chunks that are gone, beside 4") if left == 4 else nullcontext():
+            index.check(mark, left)
 
 
 def test_an_index_that_lost_its_last_commit_is_noticed(index: LexicalIndex, mark: Mark) -> None:
