@@ -113,6 +113,7 @@ class Outcome:
             failed=tuple(sorted(self._failed.items())),
             problems=tuple(problems),
             skipped=tuple(sorted(self._skipped)),
+            notes=self._plan.notes,
             chunks=self._chunks,
         )
 
