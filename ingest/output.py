@@ -20,20 +20,21 @@ def printable(line: str) -> str:
     return FORGING.sub(lambda found: found[0].encode("unicode_escape").decode(), line)
 
 
-def as_json(value: Any, *, indent: int | None = None) -> str:
-    """The value as JSON, in characters that standard output can show."""
+def say_json(value: Any, *, indent: int | None = None) -> None:
+    """Print the value as JSON, in characters that standard output can show. Raises OutputNotWritten."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # the stream's own escapes would be none of JSON's
-        return json.dumps(value, indent=indent)
-    return text
+        text = json.dumps(value, indent=indent)
+    say(*(FORGING.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n")))
 
 
 def say(*lines: str) -> None:
     """Print lines; one whose reader has left is not missed. Raises OutputNotWritten."""
     try:
-        print(*map(printable, lines), sep="\n", flush=True)
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+        sys.stdout.flush()
     except BrokenPipeError:
         _give_up()
     except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+from ingest.output import warn
 from ingest.report import Progress
 
 LOG_SECONDS = 10.0
@@ -37,7 +38,7 @@ def log_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress
         nonlocal last
         if (now := clock()) - last >= LOG_SECONDS:
             last = now
-            print(line(progress, now - begun), file=sys.stderr, flush=True)
+            warn(line(progress, now - begun))
 
     return show
 
