@@ -12,11 +12,15 @@ SHOWN, LONGEST = 10, 100
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: files out of those that are new or changed, and chunks stored."""
+    """How far a run is: files out of those that are new or changed, chunks embedded, and files that have been read.
+
+    A file counts when its chunks are embedded; of those in one batch as many as its embedded chunks are of all.
+    """
 
     files: int
     total: int
     chunks: int
+    read: int = 0
 
 
 @dataclass(frozen=True)
