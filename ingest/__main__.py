@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.command import CommandRefused, Parser, as_utf8, name, refused, start
-from ingest.output import say, say_json
+from ingest.output import say, say_json, warn
 from ingest.settings import IngestSettings
 
 PROG = "groundwell ingest"
@@ -30,6 +30,10 @@ REBUILD = (
     "empty the knowledge base first, and read and embed every file anew, e.g. with another embedder; until that is done"
     " it answers with what is in again, and what was added without a file is gone (`groundwell knowledge-bases reindex`"
     " keeps it, and answers with the old vectors until the new ones are complete)"
+)
+WATCH = (
+    "go on, and ingest again whenever the folder changes, until Ctrl-C; when another command changes the knowledge base"
+    " meanwhile, it is said, and the folder's next change puts it right"
 )
 RETRY_SECONDS = 5.0
 """After another writer or a full disk was met while watching."""
@@ -60,7 +64,7 @@ def add_arguments(parser: Parser) -> None:
     add("--json", action="store_true", help="print the report, or why there is none, as one line of JSON")
     once = parser.add_mutually_exclusive_group()
     once.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    once.add_argument("--watch", action="store_true", help="go on, and ingest again whenever the folder changes")
+    once.add_argument("--watch", action="store_true", help=WATCH)
 
 
 def _path(text: str) -> Path:
@@ -121,10 +125,14 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
     with suppress(EmptyFolder):  # it may fill
         _check_folder(arguments, options)
     status, due, idle = 0, 0.0, True
+    seen: int | None = None
     with _opened(arguments, settings) as knowledge_base:
         try:
             for changed in changes(arguments.folder, settings.store.path):
+                if not arguments.folder.is_dir():
+                    _check_folder(arguments, options)
                 if not changed and time.monotonic() < due:
+                    seen = _tell_of_others(knowledge_base, seen)
                     continue
                 due, idle = math.inf, False
                 try:
@@ -136,11 +144,21 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
                     due, idle, status = time.monotonic() + RETRY_SECONDS, True, tell(str(error), 3)
                 else:
                     idle = True  # before the report is seen, after which Ctrl-C interrupts nothing
+                    seen = knowledge_base.journal.generation() if knowledge_base else None
                     status = _print(report, knowledge_base, as_json=arguments.json)
         except KeyboardInterrupt:
             if not idle:
                 raise
     return status
+
+
+def _tell_of_others(knowledge_base: "KnowledgeBase | None", seen: int | None) -> int | None:
+    """Say once that another command has changed what the last run left; two watchers would undo each other for ever."""
+    if knowledge_base and seen not in (None, knowledge_base.journal.generation()):
+        what = f"knowledge base {knowledge_base.name!r} was changed by another command"
+        warn(f"{PROG}: {what}; it becomes equal to the folder again when something in that changes")
+        return None
+    return seen
 
 
 def _check_folder(arguments: argparse.Namespace, options: "IngestOptions") -> None:

@@ -43,13 +43,14 @@ def add_commands(commands: Any) -> None:
     )
     for parser in documents.choices.values():
         parser.add_argument("--knowledge-base", metavar="NAME", type=name_of, help="its name (default: the settings')")
-    bases = _group(commands, "knowledge-bases", "list, describe, delete and re-index knowledge bases")
+    bases = _group(commands, "knowledge-bases", "list, create, describe, delete and re-index knowledge bases")
+    _command(bases, "create", create_base, "make an empty one for the settings' embedder, e.g. to add texts to")
     _command(bases, "list", list_bases, "every knowledge base with its numbers of documents and chunks")
     _command(bases, "describe", describe_base, "documents, chunks, bytes on disk, embedder and last run of one")
     _command(bases, "delete", delete_base, "delete one with all of its files")
     reindexing = "embed all chunks of one with the settings' embedder; the old vectors answer until that is done"
     _command(bases, "reindex", reindex_base, reindexing)
-    for name in ("describe", "delete", "reindex"):
+    for name in ("create", "describe", "delete", "reindex"):
         bases.choices[name].add_argument("name", metavar="NAME", type=name_of, help="its name")
 
 
@@ -112,6 +113,22 @@ def list_bases(given: argparse.Namespace, settings: IngestSettings) -> int:
     lines = [f"{base.documents:>9}  {base.chunks:>8}  {base.name} ({base.embedder})" for base in found]
     header = "documents    chunks  knowledge base"
     return _print(given, [asdict(base) for base in found], [header, *lines] if lines else ["no knowledge bases"])
+
+
+def create_base(given: argparse.Namespace, settings: IngestSettings) -> int:
+    """Make an empty one."""
+    from ingest.disk import told_plainly
+    from ingest.knowledge_bases import make
+    from ingest.recovery import is_there
+    from llm.embeddings import Embedder
+
+    if is_there(settings.store.path, given.name):
+        raise CommandRefused(f"there is a knowledge base {given.name!r} already")
+    embedder = Embedder(settings.embedder)
+    with told_plainly(settings.store.path):
+        make(settings.store.path, given.name, embedder)
+    model = embedder.fingerprint["model"]
+    return _print(given, {"created": given.name, "embedder": model}, [f"created: {given.name} ({model})"])
 
 
 def describe_base(given: argparse.Namespace, settings: IngestSettings) -> int:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from ingest.collection import lock_path
 from ingest.document import FailedSource
 from ingest.embedder import EmbedderLike
 from ingest.listing import list_files
+from ingest.lock import writing_now
 from ingest.outcome import FinishedFile, Outcome
 from ingest.plan import NOTHING, Earlier, Plan, make_plan
 from ingest.prepare import FileEnd, Job, Read
@@ -58,7 +60,11 @@ def rehearse(folder: Path, knowledge_base: KnowledgeBase | None, options: Ingest
     """
     listing = list_files(folder, include=options.include, exclude=options.exclude)
     before = _before(knowledge_base) if knowledge_base else NOTHING
-    return make_plan(listing, options.recipe(), options.limits(), before).as_report(before.documents)
+    report = make_plan(listing, options.recipe(), options.limits(), before).as_report(before.documents)
+    if knowledge_base and (writer := writing_now(lock_path(knowledge_base.folder, knowledge_base.name))):
+        note = f"knowledge base {knowledge_base.name!r} is being written by {writer}, which changes what is to be done"
+        return replace(report, notes=(*report.notes, note))
+    return report
 
 
 def _before(knowledge_base: KnowledgeBase) -> Earlier:
