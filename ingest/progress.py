@@ -1,10 +1,11 @@
 """How far an ingest is: a bar on a terminal, a line every ten seconds in a log, whatever the run is busy with."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -63,14 +64,22 @@ def _log() -> Iterator[Tell]:
 def _bar() -> Iterator[Tell]:
     from tqdm import tqdm
 
-    with tqdm(unit="file", desc=COMPARING, file=sys.stderr) as bar, _every(BAR_SECONDS, bar.refresh):
+    with tqdm(unit="file", desc=COMPARING, file=sys.stderr, **_size()) as bar, _every(BAR_SECONDS, bar.refresh):
         yield lambda progress: _move(bar, progress)
+
+
+def _size() -> dict[str, int]:
+    """For tqdm, which shows nothing on a terminal that says 0 by 0, as a container's may; else it finds out itself."""
+    with suppress(OSError):
+        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
+            return {"ncols": 80, "nrows": 24}
+    return {}
 
 
 def _move(bar: "tqdm", progress: Progress) -> None:
     if bar.total is None:
-        bar.reset(progress.total)  # the time before it is no measure of the time left
         bar.set_description_str(None, refresh=False)
+        bar.reset(progress.total)  # the time before it is no measure of the time left
     rate = progress.chunks / (bar.format_dict["elapsed"] or 1)
     bar.set_postfix_str(f"{progress.read} read, {rate:.0f} chunks/s", refresh=False)
     bar.n = progress.files

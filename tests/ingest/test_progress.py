@@ -1,4 +1,5 @@
 import io
+import os
 import sys
 import threading
 from pathlib import Path
@@ -88,3 +89,15 @@ def test_a_run_tells_the_total_first_and_then_moves_within_a_batch(
     told.clear()
     ingest(folder, knowledge_base, IngestOptions(workers=0), told.append)
     assert told == []
+
+
+def test_a_terminal_that_tells_no_width_gets_a_bar_too(monkeypatch) -> None:
+    ours, theirs = os.openpty()  # its size is 0 by 0
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with progress.shown() as show:
+            show(Progress(3, 4, 100, 4))
+        said = b""
+        while b"| 3/4 [" not in said:
+            said += os.read(ours, 10_000)
+    os.close(ours)
