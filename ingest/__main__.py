@@ -3,23 +3,25 @@
 import argparse
 import json
 import math
-import os
 import sys
 import time
-import tomllib
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from ingest.command import CommandRefused, Parser, as_utf8, name, refused, start
+from ingest.output import say, say_json, warn
+from ingest.settings import IngestSettings
 
-from ingest.settings import IngestSettings, SettingsFileNotFound
-
-SETTINGS_ERRORS = (SettingsFileNotFound, ValidationError, tomllib.TOMLDecodeError)
-
+PROG = "groundwell ingest"
+FOLDER = (
+    "folder of documents; the knowledge base becomes equal to it. Hidden files, links out of the folder and a store in"
+    " it are left out; links to folders are not followed"
+)
 EXIT_STATUSES = """exit status:
   0    every file is in, though perhaps not with all that it holds: the report names such ones
-  1    some file failed; the report names it, the others are in
+  1    some file failed; the report names it, the others are in; or the report could not be printed
   2    nothing was done: bad arguments or settings, no folder, an empty one, another writer, another embedder
   3    the store cannot be written (disk full, no right to): what is in stays, and the next run finishes it
   130  interrupted; the next run finishes it"""
@@ -28,6 +30,10 @@ REBUILD = (
     "empty the knowledge base first, and read and embed every file anew, e.g. with another embedder; until that is done"
     " it answers with what is in again, and what was added without a file is gone (`groundwell knowledge-bases reindex`"
     " keeps it, and answers with the old vectors until the new ones are complete)"
+)
+WATCH = (
+    "go on, and ingest again whenever the folder changes, until Ctrl-C; when another command changes the knowledge base"
+    " meanwhile, it is said, and the folder's next change puts it right"
 )
 RETRY_SECONDS = 5.0
 """After another writer or a full disk was met while watching."""
@@ -41,33 +47,33 @@ if TYPE_CHECKING:
     from ingest.store import KnowledgeBase
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The arguments of an ingest."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXIT_STATUSES
+    parser.set_run(run, prog=PROG, interrupted="the next run finishes it")
     add = parser.add_argument
-    add("folder", type=_path, help="folder of documents; the knowledge base becomes equal to it")
-    add("--knowledge-base", metavar="NAME", help="name of the knowledge base (default: the settings')")
+    add("folder", type=_path, help=FOLDER)
+    add("--knowledge-base", metavar="NAME", type=name, help="name of the knowledge base (default: the settings')")
     add("--rebuild", action="store_true", help=REBUILD)
     add("--include", metavar="GLOB", action="append", help="only files like this, as in .gitignore; repeatable")
     add("--exclude", metavar="GLOB", action="append", help="no files or folders like this; repeatable")
     add("--metadata", metavar="KEY=VALUE", type=_metadata, action="append", default=[], help=METADATA)
     add("--password", metavar="TEXT", action="append", default=[], help="tried on protected files; repeatable")
-    add("--password-file", metavar="FILE", type=Path, help="a file with a password on each line")
+    add("--password-file", metavar="FILE", type=_path, help="a file with a password on each line, in UTF-8")
     add("--ocr", action="store_true", help="read pages without text with tesseract, where it is installed")
-    add("--json", action="store_true", help="print the report as one line of JSON")
+    add("--json", action="store_true", help="print the report, or why there is none, as one line of JSON")
     once = parser.add_mutually_exclusive_group()
     once.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    once.add_argument("--watch", action="store_true", help="go on, and ingest again whenever the folder changes")
+    once.add_argument("--watch", action="store_true", help=WATCH)
 
 
 def _path(text: str) -> Path:
-    if not text:  # a script's variable that is not set; Path("") would be the current folder
-        raise argparse.ArgumentTypeError("the folder's name is empty")
+    name(text)  # Path("") would be the current folder
     return Path(text)
 
 
 def _metadata(text: str) -> "tuple[str, Scalar]":
-    key, equals, value = text.partition("=")
+    key, equals, value = as_utf8(text).partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     try:
@@ -79,35 +85,8 @@ def _metadata(text: str) -> "tuple[str, Scalar]":
 
 def run(arguments: argparse.Namespace, settings: IngestSettings) -> int:
     """Ingest and print the report; returns one of EXIT_STATUSES."""
-    from ingest.disk import StoreNotWritable
-    from ingest.listing import EmptyFolder, FolderNotFound
-    from ingest.lock import AlreadyWriting
-    from ingest.store import EmbedderMismatch
-    from ingest.workers import EmbedderNotShared, WorkerNotStarted
-    from llm.models import ModelNotFound
-
-    refusals = (AlreadyWriting, EmbedderMismatch, EmptyFolder, FolderNotFound, ModelNotFound)
-    try:
-        options = _options(arguments, settings.ingest)
-        return (_watch if arguments.watch else _run)(arguments, settings, options)
-    except ValidationError as error:
-        return _refused(arguments, plainly(error))
-    except (*refusals, EmbedderNotShared, WorkerNotStarted) as error:
-        return _refused(arguments, str(error))
-    except StoreNotWritable as error:
-        return _refused(arguments, str(error), status=3)
-    except OSError as error:  # the password file
-        return _refused(arguments, f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except KeyboardInterrupt:
-        print("groundwell ingest: interrupted; the next run finishes it", file=sys.stderr)
-        return 130
-
-
-def _refused(arguments: argparse.Namespace, reason: str, status: int = 2) -> int:
-    print(f"groundwell ingest: {reason}", file=sys.stderr)
-    if arguments.json:
-        print(json.dumps({"error": reason, "exit_status": status}, ensure_ascii=False))
-    return status
+    options = _options(arguments, settings.ingest)
+    return (_watch if arguments.watch else _run)(arguments, settings, options)
 
 
 def _options(arguments: argparse.Namespace, options: "IngestOptions") -> "IngestOptions":
@@ -115,13 +94,17 @@ def _options(arguments: argparse.Namespace, options: "IngestOptions") -> "Ingest
     from ingest.settings import IngestOptions
 
     given: dict[str, Any] = {name: value for name in ("include", "exclude") if (value := getattr(arguments, name))}
-    passwords = [*arguments.password]
-    if arguments.password_file:
-        passwords += filter(None, arguments.password_file.read_text(encoding="utf-8").splitlines())
     given["metadata"] = options.metadata | dict(arguments.metadata)
-    given["passwords"] = (*options.passwords, *passwords)
+    given["passwords"] = (*options.passwords, *arguments.password, *_passwords(arguments.password_file))
     given["ocr"] = options.ocr or arguments.ocr
     return IngestOptions(**options.model_dump() | given)
+
+
+def _passwords(file: Path | None) -> list[str]:
+    try:
+        return [*filter(None, file.read_text(encoding="utf-8-sig").splitlines())] if file else []
+    except UnicodeDecodeError as error:
+        raise CommandRefused(f"{file} is not in UTF-8 ({error.reason} at byte {error.start}): save it so") from error
 
 
 def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
@@ -138,29 +121,44 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
     from ingest.lock import AlreadyWriting
     from ingest.watch import changes
 
+    tell = partial(refused, PROG, as_json=arguments.json)
     with suppress(EmptyFolder):  # it may fill
         _check_folder(arguments, options)
     status, due, idle = 0, 0.0, True
+    seen: int | None = None
     with _opened(arguments, settings) as knowledge_base:
         try:
             for changed in changes(arguments.folder, settings.store.path):
+                if not arguments.folder.is_dir():
+                    _check_folder(arguments, options)
                 if not changed and time.monotonic() < due:
+                    seen = _tell_of_others(knowledge_base, seen)
                     continue
                 due, idle = math.inf, False
                 try:
                     report = _ingest(arguments, knowledge_base, options)
                 except (EmptyFolder, AlreadyWriting) as error:
                     due = time.monotonic() + RETRY_SECONDS if isinstance(error, AlreadyWriting) else due
-                    idle, status = True, _refused(arguments, str(error))
+                    idle, status = True, tell(str(error))
                 except StoreNotWritable as error:
-                    due, idle, status = time.monotonic() + RETRY_SECONDS, True, _refused(arguments, str(error), 3)
+                    due, idle, status = time.monotonic() + RETRY_SECONDS, True, tell(str(error), 3)
                 else:
                     idle = True  # before the report is seen, after which Ctrl-C interrupts nothing
+                    seen = knowledge_base.journal.generation() if knowledge_base else None
                     status = _print(report, knowledge_base, as_json=arguments.json)
         except KeyboardInterrupt:
             if not idle:
                 raise
     return status
+
+
+def _tell_of_others(knowledge_base: "KnowledgeBase | None", seen: int | None) -> int | None:
+    """Say once that another command has changed what the last run left; two watchers would undo each other for ever."""
+    if knowledge_base and seen not in (None, knowledge_base.journal.generation()):
+        what = f"knowledge base {knowledge_base.name!r} was changed by another command"
+        warn(f"{PROG}: {what}; it becomes equal to the folder again when something in that changes")
+        return None
+    return seen
 
 
 def _check_folder(arguments: argparse.Namespace, options: "IngestOptions") -> None:
@@ -177,14 +175,14 @@ def _opened(arguments: argparse.Namespace, settings: IngestSettings) -> "Iterato
     from ingest.store import KnowledgeBase
     from llm.embeddings import Embedder
 
-    name = arguments.knowledge_base or settings.store.knowledge_base
+    base = arguments.knowledge_base or settings.store.knowledge_base
     embedder = Embedder(settings.embedder)
     dry, rebuild = arguments.dry_run, arguments.rebuild
     try:
         found = (
             None
             if dry and rebuild
-            else KnowledgeBase.open(settings.store.path, name, embedder, create=not dry, rebuild=rebuild)
+            else KnowledgeBase.open(settings.store.path, base, embedder, create=not dry, rebuild=rebuild)
         )
     except UnknownKnowledgeBase:
         found = None
@@ -214,44 +212,18 @@ def _print(report: "Report", knowledge_base: "KnowledgeBase | None", *, as_json:
         documents, chunks = knowledge_base.count()
         about = {"name": knowledge_base.name, "documents": documents, "chunks": chunks}
     if as_json:
-        print(json.dumps(report.as_json() | {"knowledge_base": about or None}, ensure_ascii=False), flush=True)
+        say_json(report.as_json() | {"knowledge_base": about or None})
         return report.exit_status
-    print(report.summary())
-    if about:
-        print("knowledge base {name}: {documents} documents, {chunks} chunks".format(**about), flush=True)
+    total = ["knowledge base {name}: {documents} documents, {chunks} chunks".format(**about)] if about else []
+    say(*report.summary().split("\n"), *total)
     return report.exit_status
-
-
-def quiet_libraries() -> None:
-    """No telemetry, no warnings of the tokenizer about forks, and output that cannot fail on a character."""
-    os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-
-
-def plainly(error: Exception) -> str:
-    """What is wrong with the settings, without pydantic's dress."""
-    if isinstance(error, tomllib.TOMLDecodeError):
-        return f"{os.environ.get('GROUNDWELL_CONFIG') or 'groundwell.toml'} is not TOML: {error}"
-    if not isinstance(error, ValidationError):
-        return str(error)
-    places = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
-    return "; ".join(f"{place}: {message}" if place else message for place, message in places)
 
 
 def main() -> int:
     """The command `python -m ingest`."""
-    quiet_libraries()
-    parser = argparse.ArgumentParser(prog="python -m ingest", description="Make a knowledge base equal to a folder.")
+    parser = Parser(prog="python -m ingest", description="Make a knowledge base equal to a folder.")
     add_arguments(parser)
-    arguments = parser.parse_args()
-    try:
-        settings = IngestSettings()
-    except SETTINGS_ERRORS as error:
-        parser.error(plainly(error))
-    return run(arguments, settings)
+    return start(parser, IngestSettings, None)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class UnknownKnowledgeBase(Exception):
     """There is no knowledge base of that name."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        others = f"there are: {', '.join(known)}" if known else "there is none yet"
+        others = f"there are: {first_of(known)}" if known else "there is none yet"
         super().__init__(f"no knowledge base {name!r} ({others}); make it with `groundwell ingest FOLDER`")
         self.name, self.known = name, known
 

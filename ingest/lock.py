@@ -30,6 +30,18 @@ def writer_lock(path: Path, name: str) -> Iterator[None]:
         file.truncate(0)
 
 
+def writing_now(path: Path) -> str | None:
+    """Who holds the lock, by its file alone: trying it could refuse a writer that comes at this moment."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            os.kill(json.load(file)["pid"], 0)
+            return _holder(file)
+    except PermissionError:  # another user's
+        return "another user's process"
+    except (OSError, json.JSONDecodeError):  # nobody's, or a dead one's
+        return None
+
+
 @contextmanager
 def _locked(path: Path, name: str) -> Iterator[TextIO]:
     while True:

@@ -1,13 +1,15 @@
 """The commands `groundwell documents` and `groundwell knowledge-bases`, also as `python -m ingest.manage`."""
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ingest.command import CommandRefused, Parser, Run, as_utf8, start
+from ingest.command import name as name_of
+from ingest.output import say, say_json
 from ingest.settings import IngestSettings
 
 if TYPE_CHECKING:
@@ -17,10 +19,9 @@ if TYPE_CHECKING:
 STATUSES = (
     "exit status: 0 done; 1 done in part, some names are unknown; 2 nothing was done; 3 the store cannot be written"
 )
-Run = Callable[[argparse.Namespace, IngestSettings], int]
 
 
-class UnknownDocument(Exception):
+class UnknownDocument(CommandRefused):
     """There is no document of that name."""
 
     def __init__(self, source: str, knowledge_base: str) -> None:
@@ -34,20 +35,23 @@ def add_commands(commands: Any) -> None:
     documents = _group(commands, "documents", "list, show and delete the documents of a knowledge base")
     _command(documents, "list", list_documents, "every document with the number of its chunks")
     show = _command(documents, "show", show_document, "a document's chunks with their places and texts")
-    show.add_argument("source", metavar="SOURCE", help="its name, as the list gives it")
+    show.add_argument("source", metavar="SOURCE", type=as_utf8, help="its name, as the list gives it")
     deleting = "take documents out; one whose file is still in its folder comes back with the next ingest of the folder"
     delete = _command(documents, "delete", delete_documents, deleting)
-    delete.add_argument("sources", metavar="SOURCE", nargs="+", help="their names, as the list gives them")
+    delete.add_argument(
+        "sources", metavar="SOURCE", type=as_utf8, nargs="+", help="their names, as the list gives them"
+    )
     for parser in documents.choices.values():
-        parser.add_argument("--knowledge-base", metavar="NAME", help="its name (default: the settings')")
-    bases = _group(commands, "knowledge-bases", "list, describe, delete and re-index knowledge bases")
+        parser.add_argument("--knowledge-base", metavar="NAME", type=name_of, help="its name (default: the settings')")
+    bases = _group(commands, "knowledge-bases", "list, create, describe, delete and re-index knowledge bases")
+    _command(bases, "create", create_base, "make an empty one for the settings' embedder, e.g. to add texts to")
     _command(bases, "list", list_bases, "every knowledge base with its numbers of documents and chunks")
     _command(bases, "describe", describe_base, "documents, chunks, bytes on disk, embedder and last run of one")
     _command(bases, "delete", delete_base, "delete one with all of its files")
     reindexing = "embed all chunks of one with the settings' embedder; the old vectors answer until that is done"
     _command(bases, "reindex", reindex_base, reindexing)
-    for name in ("describe", "delete", "reindex"):
-        bases.choices[name].add_argument("name", metavar="NAME", help="its name")
+    for name in ("create", "describe", "delete", "reindex"):
+        bases.choices[name].add_argument("name", metavar="NAME", type=name_of, help="its name")
 
 
 def _group(commands: Any, name: str, about: str) -> Any:
@@ -55,30 +59,11 @@ def _group(commands: Any, name: str, about: str) -> Any:
     return parser.add_subparsers(required=True, metavar="COMMAND")
 
 
-def _command(group: Any, name: str, run: Run, about: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = group.add_parser(name, help=about, description=about, epilog=STATUSES)
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.set_defaults(run=lambda given, settings: _answering(parser.prog, run, given, settings))
+def _command(group: Any, name: str, run: Run, about: str) -> Parser:
+    parser: Parser = group.add_parser(name, help=about, description=about, epilog=STATUSES)
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs; errors too")
+    parser.set_run(run, interrupted="run it again")
     return parser
-
-
-def _answering(command: str, run: Run, given: argparse.Namespace, settings: IngestSettings) -> int:
-    """Run a command; what can go wrong is one sentence on stderr and status 2."""
-    from ingest.disk import StoreNotWritable
-    from ingest.knowledge_bases import UnknownKnowledgeBase
-    from ingest.lock import AlreadyWriting
-    from ingest.reindex import ChunksTooLong
-    from llm.models import ModelNotFound
-
-    refusals = (AlreadyWriting, ChunksTooLong, ModelNotFound, UnknownDocument, UnknownKnowledgeBase)
-    try:
-        return run(given, settings)
-    except (*refusals, StoreNotWritable) as error:
-        print(f"{command}: {error}", file=sys.stderr)
-        return 3 if isinstance(error, StoreNotWritable) else 2
-    except KeyboardInterrupt:
-        print(f"{command}: interrupted; run it again", file=sys.stderr)
-        return 130
 
 
 def list_documents(given: argparse.Namespace, settings: IngestSettings) -> int:
@@ -99,7 +84,7 @@ def show_document(given: argparse.Namespace, settings: IngestSettings) -> int:
         chunks = knowledge_base.chunks(list(knowledge_base.journal.ids(given.source)))
     about = {name: value for name, value in asdict(document).items() if name != "content_hash"}
     rows = [{"id": chunk.id, "text": chunk.page_content, "metadata": chunk.metadata} for chunk in chunks]
-    lines = [line for chunk in chunks for line in (_place(chunk.metadata), chunk.page_content, "")]
+    lines = [line for chunk in chunks for line in (_place(chunk.metadata), *chunk.page_content.split("\n"), "")]
     return _print(given, about | {"chunks": rows}, lines)
 
 
@@ -128,6 +113,22 @@ def list_bases(given: argparse.Namespace, settings: IngestSettings) -> int:
     lines = [f"{base.documents:>9}  {base.chunks:>8}  {base.name} ({base.embedder})" for base in found]
     header = "documents    chunks  knowledge base"
     return _print(given, [asdict(base) for base in found], [header, *lines] if lines else ["no knowledge bases"])
+
+
+def create_base(given: argparse.Namespace, settings: IngestSettings) -> int:
+    """Make an empty one."""
+    from ingest.disk import told_plainly
+    from ingest.knowledge_bases import make
+    from ingest.recovery import is_there
+    from llm.embeddings import Embedder
+
+    if is_there(settings.store.path, given.name):
+        raise CommandRefused(f"there is a knowledge base {given.name!r} already")
+    embedder = Embedder(settings.embedder)
+    with told_plainly(settings.store.path):
+        make(settings.store.path, given.name, embedder)
+    model = embedder.fingerprint["model"]
+    return _print(given, {"created": given.name, "embedder": model}, [f"created: {given.name} ({model})"])
 
 
 def describe_base(given: argparse.Namespace, settings: IngestSettings) -> int:
@@ -212,23 +213,18 @@ def _place(metadata: dict[str, Any]) -> str:
 
 
 def _print(given: argparse.Namespace, value: Any, lines: list[str]) -> int:
-    print(json.dumps(value, ensure_ascii=False, indent=2) if given.json else "\n".join(lines))
+    if given.json:
+        say_json(value, indent=2)
+    else:
+        say(*lines)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command `python -m ingest.manage`."""
-    from ingest.__main__ import SETTINGS_ERRORS, plainly, quiet_libraries
-
-    quiet_libraries()
-    parser = argparse.ArgumentParser(prog="python -m ingest.manage", description="Look after knowledge bases.")
+    parser = Parser(prog="python -m ingest.manage", description="Look after knowledge bases.")
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    given = parser.parse_args(arguments)
-    try:
-        settings = IngestSettings()
-    except SETTINGS_ERRORS as error:
-        parser.error(plainly(error))
-    return given.run(given, settings)
+    return start(parser, IngestSettings, arguments)
 
 
 if __name__ == "__main__":

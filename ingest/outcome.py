@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ingest.document import FailedSource
 from ingest.plan import Plan
 from ingest.prepare import FileEnd
-from ingest.report import Progress, Report
+from ingest.report import Report
 from ingest.rows import Failure, StoredDocument
 from ingest.writer import PreparedDocument
 
@@ -55,7 +55,7 @@ class Outcome:
         self._unchanged: set[str] = set()
         for file in plan.unchanged | plan.failed.keys():
             self._leave(self._sources_of[file])
-        self._files, self._chunks = len(plan.failed), 0
+        self._chunks = 0
 
     def is_new(self, file: str, document: PreparedDocument) -> bool:
         """Note a document that was read; whether it has to be written."""
@@ -93,14 +93,12 @@ class Outcome:
         as_read = None if found.failed else content_hash
         return FinishedFile(file, as_read, frozenset(found.sources), frozenset(kept), failure)
 
-    def written(self, documents: Iterable[PreparedDocument], *, files: int, chunks: int) -> Progress:
-        """Note what is in the knowledge base now; how far the run is."""
+    def written(self, documents: Iterable[PreparedDocument], *, chunks: int) -> None:
+        """Note what is in the knowledge base now."""
         for document in documents:
             self._written.add(document.source)
             self._problems[document.source] = document.problems
-        self._files += files
         self._chunks += chunks
-        return Progress(self._files, len(self._plan.todo) + len(self._plan.failed), self._chunks)
 
     def report(self) -> Report:
         """What the run has done."""
@@ -113,6 +111,7 @@ class Outcome:
             failed=tuple(sorted(self._failed.items())),
             problems=tuple(problems),
             skipped=tuple(sorted(self._skipped)),
+            notes=self._plan.notes,
             chunks=self._chunks,
         )
 

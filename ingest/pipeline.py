@@ -3,12 +3,15 @@
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from ingest.collection import lock_path
 from ingest.document import FailedSource
 from ingest.embedder import EmbedderLike
 from ingest.listing import list_files
+from ingest.lock import writing_now
 from ingest.outcome import FinishedFile, Outcome
 from ingest.plan import NOTHING, Earlier, Plan, make_plan
 from ingest.prepare import FileEnd, Job, Read
@@ -39,10 +42,11 @@ def ingest(
         outcome = Outcome(plan, before.documents, options.limits())
         outcome.lost(writer.lost)
         if plan.todo:
+            so_far = _SoFar(len(plan.todo), progress or (lambda _: None))
             with closing(_reads(plan, knowledge_base.embedder, options)) as reads:
                 # Two batches may be lost by a kill, the one being embedded and the one being written.
-                batches = _batches(reads, outcome, max(1, options.batch_chunks // 2))
-                _write(batches, writer, outcome, progress or (lambda _: None))
+                batches = _batches(so_far.reading(reads), outcome, max(1, options.batch_chunks // 2))
+                _write(batches, writer, outcome, so_far)
         for file in plan.gone:
             writer.remove_file(file)
         writer.sweep()
@@ -56,7 +60,11 @@ def rehearse(folder: Path, knowledge_base: KnowledgeBase | None, options: Ingest
     """
     listing = list_files(folder, include=options.include, exclude=options.exclude)
     before = _before(knowledge_base) if knowledge_base else NOTHING
-    return make_plan(listing, options.recipe(), options.limits(), before).as_report(before.documents)
+    report = make_plan(listing, options.recipe(), options.limits(), before).as_report(before.documents)
+    if knowledge_base and (writer := writing_now(lock_path(knowledge_base.folder, knowledge_base.name))):
+        note = f"knowledge base {knowledge_base.name!r} is being written by {writer}, which changes what is to be done"
+        return replace(report, notes=(*report.notes, note))
+    return report
 
 
 def _before(knowledge_base: KnowledgeBase) -> Earlier:
@@ -85,8 +93,12 @@ class _Batch:
     places: list[Place] = field(default_factory=list)
     complete: list[PreparedDocument | FinishedFile] = field(default_factory=list)
 
+    @property
+    def files(self) -> int:
+        return sum(isinstance(one, FinishedFile) for one in self.complete)
 
-def _batches(reads: Reads, outcome: Outcome, size: int) -> Iterator[_Batch]:
+
+def _batches(reads: Iterator[tuple[str, Read]], outcome: Outcome, size: int) -> Iterator[_Batch]:
     batch = _Batch()
     for file, read in reads:
         if isinstance(read, FailedSource):
@@ -106,17 +118,43 @@ def _batches(reads: Reads, outcome: Outcome, size: int) -> Iterator[_Batch]:
     yield batch
 
 
-def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, tell: Callable[[Progress], None]) -> None:
+class _SoFar:
+    """How far a run is, told whenever a file is read and while a batch is embedded."""
+
+    def __init__(self, total: int, tell: Callable[[Progress], None]) -> None:
+        self._now, self._tell = Progress(0, total, 0), tell
+        tell(self._now)
+
+    def reading(self, reads: Reads) -> Iterator[tuple[str, Read]]:
+        for file, read in reads:
+            if isinstance(read, FileEnd):
+                self._now = replace(self._now, read=self._now.read + 1)
+                self._tell(self._now)
+            yield file, read
+
+    def embedding(self, batch: _Batch, done: int, of: int) -> None:
+        """Of the batch's texts that were to be embedded so many are."""
+        files, chunks = batch.files * done // of, len(batch.places) * done // of
+        self._tell(replace(self._now, files=self._now.files + files, chunks=self._now.chunks + chunks))
+
+    def embedded(self, batch: _Batch) -> None:
+        now = self._now
+        self._now = replace(now, files=now.files + batch.files, chunks=now.chunks + len(batch.places))
+        self._tell(self._now)
+
+
+def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, so_far: _SoFar) -> None:
     """Embed and write; a batch is written in a thread while the next one is embedded."""
     with ThreadPoolExecutor(1, thread_name_prefix="writing") as thread:
         writing: Future[_Batch] | None = None
         for batch in batches:
-            vectors = writer.embed(batch.places)
+            vectors = writer.embed(batch.places, partial(so_far.embedding, batch))
+            so_far.embedded(batch)
             if writing:
-                tell(_written(writing.result(), outcome))
+                _note(writing.result(), outcome)
             writing = thread.submit(_store, batch, vectors, writer)
         if writing:
-            tell(_written(writing.result(), outcome))
+            _note(writing.result(), outcome)
 
 
 def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
@@ -130,6 +168,6 @@ def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
     return batch
 
 
-def _written(batch: _Batch, outcome: Outcome) -> Progress:
-    documents = [one for one in batch.complete if isinstance(one, PreparedDocument)]
-    return outcome.written(documents, files=len(batch.complete) - len(documents), chunks=len(batch.places))
+def _note(written: _Batch, outcome: Outcome) -> None:
+    documents = [one for one in written.complete if isinstance(one, PreparedDocument)]
+    outcome.written(documents, chunks=len(written.places))

@@ -41,6 +41,7 @@ class Plan:
     failed: dict[str, str]
     """Files and folders that cannot be opened, and files not to be tried again, with the reason."""
     skipped: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def as_report(self, documents: Iterable[StoredDocument]) -> Report:
         """What a run would do, as far as it can be told without reading the files."""
@@ -52,6 +53,7 @@ class Plan:
             removed=tuple(sorted(self.gone)),
             failed=tuple(sorted(self.failed.items())),
             skipped=self.skipped,
+            notes=self.notes,
             dry=True,
         )
 
@@ -74,4 +76,4 @@ def make_plan(listing: Listing, recipe: Recipe, limits: str, before: Earlier) ->
             todo[file] = path, content_hash
     had = {document.file for document in before.documents} | before.files.keys() | before.failures.keys()
     gone = frozenset(file for file in had if file is not None and not listing.may_hold(file))
-    return Plan(todo, frozenset(unchanged), gone, failed, listing.skipped)
+    return Plan(todo, frozenset(unchanged), gone, failed, listing.skipped, listing.notes)

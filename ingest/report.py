@@ -4,17 +4,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SHOWN = 10
-"""Names on a line that need not name all."""
+from ingest.output import printable
+
+SHOWN, LONGEST = 10, 100
+"""Names on a line that need not name all, and the characters of one."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: files out of those that are new or changed, and chunks stored."""
+    """How far a run is: files out of those that are new or changed, chunks embedded, and files that have been read.
+
+    A file counts when its chunks are embedded; of those in one batch as many as its embedded chunks are of all.
+    """
 
     files: int
     total: int
     chunks: int
+    read: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Report:
     """Documents that are in, but not with all that their files hold; those that were in already among them."""
     skipped: tuple[str, ...] = ()
     """Files of a format that is not supported."""
+    notes: tuple[str, ...] = ()
+    """What else was left out, and what is probably meant otherwise, a sentence each."""
     chunks: int = 0
     dry: bool = False
     """Nothing was done: the names are the files that a run would read or take out."""
@@ -40,7 +48,7 @@ class Report:
         return 1 if self.failed else 0
 
     def summary(self) -> str:
-        """One line of counts, then one line for each file that failed, is incomplete or was skipped.
+        """One line of counts, then one for each file that failed or is incomplete, those that were skipped, and notes.
 
         A dry run also names every file that would be added, changed or removed.
         """
@@ -52,7 +60,8 @@ class Report:
         lines = [f"would be {first}" if self.dry else first, *(self._named() if self.dry else [])]
         lines += [f"failed: {source}: {reason}" for source, reason in self.failed]
         lines += [f"incomplete: {source}: {problem}" for source, problem in self.problems]
-        return "\n".join([*lines, *self._skipped_line()])
+        lines += [*self._skipped_line(), *(f"note: {note}" for note in self.notes)]
+        return "\n".join(map(printable, lines))
 
     def as_json(self) -> dict[str, Any]:
         """The same for a machine: the fields, `failed` and `problems` as objects, and the exit status."""
@@ -70,5 +79,10 @@ class Report:
 
 
 def first_of(names: Sequence[str]) -> str:
-    """The first of the names on a line."""
-    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    """The first of the names on a line, and the beginning of one that is long."""
+    return ", ".join(map(_short, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

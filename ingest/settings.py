@@ -29,6 +29,13 @@ class StoreOptions(Options):
     path: Path = Field(Path(".groundwell/store"), description="folder of all knowledge bases")
     knowledge_base: str = Field("default", min_length=1, max_length=200, description="the one used when none is named")
 
+    @field_validator("path", mode="before")
+    @classmethod
+    def _not_empty(cls, path: object) -> object:
+        if path == "":  # Path("") would be the current folder
+            raise ValueError("is empty")
+        return path
+
 
 class IngestOptions(Options):
     """Which files go in, and how they are read, cut and embedded."""

@@ -1,7 +1,7 @@
 """The writing side of a knowledge base: an order of steps that can be killed after any of them."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,8 @@ Place = tuple[PreparedDocument, int]
 """A chunk: its document and its number in it."""
 Vectors = dict[bytes, Any]
 """A vector for each digest of a text."""
+AT_ONCE = 128
+"""Texts embedded between two words of how far it is: some seconds' work on two cores, and many forward passes."""
 
 
 class Writer:
@@ -57,12 +59,13 @@ class Writer:
         self._journal = knowledge_base.journal
         self._recent: deque[Vectors] = deque(maxlen=2)
 
-    def embed(self, places: list[Place]) -> Vectors:
+    def embed(self, places: list[Place], told: Callable[[int, int], None] = lambda done, of: None) -> Vectors:
         """The vectors of chunks, by digest of their text; a text whose vector is stored is not embedded again.
 
+        `told` is told now and then how many texts are embedded, and of how many.
         May run while another thread still writes the last two batches: their vectors count as stored.
         """
-        vectors = self._vectors(document.stored_chunk(index) for document, index in places)
+        vectors = self._vectors((document.stored_chunk(index) for document, index in places), told)
         self._recent.append(vectors)
         return vectors
 
@@ -126,17 +129,24 @@ class Writer:
                 self._knowledge_base.collection.delete(ids=ids)
             self._journal.forget(ids)
 
-    def _vectors(self, chunks: Iterable[StoredChunk]) -> Vectors:
-        import numpy
-
+    def _vectors(self, chunks: Iterable[StoredChunk], told: Callable[[int, int], None]) -> Vectors:
         texts = {chunk.digest: chunk.text for chunk in chunks}
         vectors = {digest: recent[digest] for recent in self._recent for digest in texts.keys() & recent.keys()}
         ids = self._journal.ids_by_digest(texts.keys() - vectors.keys())
         stored = self._knowledge_base.vectors(list(ids.values()))
         vectors |= {digest: stored[id_] for digest, id_ in ids.items() if id_ in stored}
-        missing = [digest for digest in texts if digest not in vectors]
-        embedded = self._knowledge_base.embedder.embed_documents([texts[digest] for digest in missing])
-        return vectors | {digest: numpy.asarray(vector) for digest, vector in zip(missing, embedded, strict=True)}
+        return vectors | self._new_vectors({digest: texts[digest] for digest in texts.keys() - vectors.keys()}, told)
+
+    def _new_vectors(self, texts: dict[bytes, str], told: Callable[[int, int], None]) -> Vectors:
+        import numpy
+
+        vectors: Vectors = {}
+        alike = sorted(texts, key=lambda digest: -len(texts[digest]))  # texts of like length are embedded together
+        for some in in_batches(alike, AT_ONCE):
+            embedded = self._knowledge_base.embedder.embed_documents([texts[digest] for digest in some])
+            vectors |= {digest: numpy.asarray(vector) for digest, vector in zip(some, embedded, strict=True)}
+            told(len(vectors), len(texts))
+        return vectors
 
 
 def _metadata(document: PreparedDocument, index: int) -> Any:

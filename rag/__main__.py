@@ -3,29 +3,24 @@
 import argparse
 import sys
 
+from pydantic import ValidationError
+
 import ingest.__main__ as ingest_command
 from ingest import manage
+from ingest.command import Parser, plainly, refused, start
 from rag.settings import Settings
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit status: 0 done, 1 done in part, 2 not begun."""
-    ingest_command.quiet_libraries()
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    try:
-        settings = Settings()
-    except ingest_command.SETTINGS_ERRORS as error:
-        parser.error(ingest_command.plainly(error))
-    return given.run(given, settings)
+    return start(_parser(), Settings, arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="groundwell", description="Answers questions from a team's own documents.")
+def _parser() -> Parser:
+    parser = Parser(prog="groundwell", description="Answers questions from a team's own documents.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     ingest = commands.add_parser("ingest", help="make a knowledge base equal to a folder of documents")
     ingest_command.add_arguments(ingest)
-    ingest.set_defaults(run=ingest_command.run)
     manage.add_commands(commands)
     serve = commands.add_parser("serve", help="answer questions over HTTP")
     serve.add_argument("--host", help="address to listen on (default: the settings', 127.0.0.1)")
@@ -38,7 +33,10 @@ def _serve(given: argparse.Namespace, settings: Settings) -> int:
     from rag.app import serve
 
     listen = {name: value for name in ("host", "port") if (value := getattr(given, name)) is not None}
-    server = type(settings.server)(**(settings.server.model_dump() | listen))
+    try:
+        server = type(settings.server)(**(settings.server.model_dump() | listen))
+    except ValidationError as error:
+        return refused("groundwell serve", plainly(error), as_json=False)
     return serve(settings.model_copy(update={"server": server}))
 
 

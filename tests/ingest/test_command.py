@@ -9,6 +9,8 @@ import pytest
 from pypdf import PdfWriter
 
 from ingest import __main__ as command
+from ingest.collection import lock_path
+from ingest.lock import writer_lock
 from ingest.settings import IngestSettings, SettingsFileNotFound
 from ingest.store import KnowledgeBase
 from llm.options import EmbedderOptions
@@ -98,6 +100,14 @@ def test_a_dry_run_names_what_would_be_done_and_makes_no_store(run, folder, tmp_
     assert run(folder)[1].startswith("0 added, 2 unchanged, 1 removed\n")
 
 
+def test_a_dry_run_says_that_another_process_is_writing(run, folder, tmp_path) -> None:
+    run(folder)
+    assert "note" not in run(folder, "--dry-run")[1]
+    with writer_lock(lock_path(tmp_path / "store", "default"), "default"):
+        status, output, _ = run(folder, "--dry-run")
+    assert (status, "note: knowledge base 'default' is being written by process " in output) == (0, True)
+
+
 def test_json_is_one_report_on_stdout(run, folder) -> None:
     (folder / "坏.pdf").write_bytes(b"%PDF-1.4 torn")
     (folder / "song.mp3").write_bytes(b"")
@@ -179,70 +189,6 @@ def test_the_lock_does_not_tell_passwords(run, folder, tmp_path, monkeypatch) ->
     knowledge_base.close()
     assert status == 2
     assert "(groundwell ingest --password … --password=… docs)" in errors
-
-
-def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(
-    run, folder, tmp_path, monkeypatch
-) -> None:
-    def changes(*_):
-        yield False  # nothing has changed yet
-        (folder / "新.txt").write_text("新的文件", encoding="utf-8")
-        yield True
-        yield False
-        knowledge_base = KnowledgeBase.open(tmp_path / "store", "default", WordCountEmbedder(EmbedderOptions().model))
-        with knowledge_base.writing():
-            (folder / "新.txt").unlink()
-            yield True
-        knowledge_base.close()
-        yield False
-
-    monkeypatch.setattr("ingest.watch.changes", changes)
-    monkeypatch.setattr(command, "RETRY_SECONDS", 0)
-    status, output, errors = run(folder, "--watch")
-    assert status == 0
-    assert [line for line in output.splitlines() if "added" in line] == [
-        "3 added, 0 unchanged, 0 removed",
-        "1 added, 3 unchanged, 0 removed",
-        "0 added, 3 unchanged, 1 removed",
-    ]
-    assert "is being written by process" in errors
-
-
-def test_ctrl_c_while_watching_ends_with_the_last_runs_status_and_in_a_run_it_interrupts(
-    run, folder, monkeypatch
-) -> None:
-    def changes(*_):
-        yield False
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ingest.watch.changes", changes)
-    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 torn")
-    status, _, errors = run(folder, "--watch")
-    assert (status, errors) == (1, "")
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ingest.pipeline.ingest", interrupted)
-    status, _, errors = run(folder, "--watch")
-    assert (status, errors) == (130, "groundwell ingest: interrupted; the next run finishes it\n")
-
-
-def test_watching_goes_on_when_the_folder_is_emptied_and_loses_nothing(run, folder, monkeypatch) -> None:
-    def changes(*_):
-        yield False
-        for path in folder.iterdir():
-            path.unlink()
-        yield True
-        (folder / "a.txt").write_text("新的文件", encoding="utf-8")
-        yield True
-
-    monkeypatch.setattr("ingest.watch.changes", changes)
-    status, output, errors = run(folder, "--watch", "--json")
-    first, refused, last = map(json.loads, output.splitlines())
-    assert (status, len(first["added"]), refused["exit_status"]) == (0, 3, 2)
-    assert "nothing was changed" in errors
-    assert (last["added"], len(last["removed"])) == (["a.txt"], 3)
 
 
 def test_help_tells_the_exit_statuses(run, capsys) -> None:

@@ -48,12 +48,12 @@ def test_what_is_excluded_is_not_named_as_skipped(folder) -> None:
 
 
 def test_a_folder_of_nothing_to_ingest_is_refused_with_the_reason(folder, tmp_path) -> None:
+    fill(tmp_path, "music/song.mp3", "empty/.hidden")
     with pytest.raises(
-        EmptyFolder, match=r"no file of a supported format that --include and --exclude leave \(.*\.docx"
+        EmptyFolder, match=r"music has no file of a supported format, only song\.mp3; nothing was changed"
     ):
-        list_files(folder, include=["*.pdf"])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(EmptyFolder, match=r"no file of a supported format \("):
+        list_files(tmp_path / "music")
+    with pytest.raises(EmptyFolder, match=r"empty has no file; left out, hidden: \.hidden \(1\); nothing was changed"):
         list_files(tmp_path / "empty")
     with pytest.raises(FolderNotFound, match="is a file, not a folder"):
         list_files(folder / "leave.md")
@@ -69,3 +69,34 @@ def test_a_pipe_is_skipped_and_a_dangling_link_is_left_to_be_reported(folder) ->
     listing = list_files(folder)
     assert listing.skipped == ("pipe.txt",)
     assert "dangling.txt" in listing.files
+
+
+def test_a_link_that_leads_to_itself_is_left_to_be_reported(folder) -> None:
+    (folder / "loop.txt").symlink_to("loop.txt")
+    (folder / "a.txt").symlink_to("b.txt")
+    (folder / "b.txt").symlink_to("a.txt")
+    (folder / "again").symlink_to(folder)
+    assert list(list_files(folder).files) == ["a.txt", "b.txt", "guide.txt", "leave.md", "loop.txt", "travel.txt"]
+
+
+def test_what_is_left_out_is_told_unless_it_was_asked_for(folder, tmp_path) -> None:
+    fill(folder, ".git/a.txt", ".hidden.txt", ".cache/b.txt")
+    (folder / "hosts.txt").symlink_to(tmp_path / "hosts")
+    (folder / "elsewhere").symlink_to(tmp_path)
+    assert list_files(folder, exclude=[".cache/"]).notes == (
+        "left out, hidden: .git, .hidden.txt (2)",
+        "left out, links out of the folder: elsewhere, hosts.txt (2)",
+    )
+
+
+@pytest.mark.parametrize("place", ["", "手册/store/"])
+def test_a_store_in_the_folder_is_left_out_and_the_documents_beside_it_are_not(folder, place) -> None:
+    fill(folder, *(f"{place}{name}" for name in ("chroma/chroma.sqlite3", "team.sqlite3", "team.sqlite3-wal")))
+    fill(folder, *(f"{place}{name}" for name in ("team.lock", "team.lexical/meta.json", "chroma/x.txt", "b.txt")))
+    fill(folder, "sqlite/chroma/c.txt", "sqlite/a.sqlite3")
+    listing = list_files(folder)
+    assert sorted(listing.files) == sorted(
+        ["guide.txt", "leave.md", "travel.txt", f"{place}b.txt", "sqlite/chroma/c.txt"]
+    )
+    assert listing.skipped == ("sqlite/a.sqlite3",)
+    assert listing.notes == (f"left out, a store's own files: {place.rstrip('/') or '.'} (1)",)

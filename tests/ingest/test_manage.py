@@ -126,6 +126,14 @@ def test_the_bytes_of_all_knowledge_bases_are_those_on_disk(run, filled, store, 
     assert sum(about["bytes"] for about in described) == pytest.approx(on_disk, rel=0.01)
 
 
+def test_an_empty_knowledge_base_is_created_once(run, store) -> None:
+    assert run("knowledge-bases", "create", "知识库 二", "--json")[0] == 0
+    assert [(one.name, one.chunks) for one in list_knowledge_bases(store)] == [("知识库 二", 0)]
+    status, _, errors = run("knowledge-bases", "create", "知识库 二")
+    assert (status, "there is a knowledge base '知识库 二' already" in errors) == (2, True)
+    assert run("documents", "list", "--knowledge-base", "知识库 二")[:2] == (0, "no documents\n")
+
+
 def test_a_deleted_knowledge_base_leaves_no_file_and_its_readers_are_told(run, filled, store, embedder, opened) -> None:
     filled.close()
     reader = opened(embedder, "default")

@@ -214,10 +214,9 @@ def test_what_was_embedded_before_a_failed_write_is_not_embedded_again(knowledge
     paragraphs = [f"paragraph {number} is one chunk of this file and no more" for number in range(100)]
     (tmp_path / "docs" / "a.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
     options = {"chunk_tokens": 16, "batch_chunks": 10}
-    limit = iter([None] * 5)
 
     def stop(progress: Progress) -> None:
-        if next(limit, progress):
+        if progress.chunks == 35:
             raise Killed
 
     with pytest.raises(Killed):
@@ -297,7 +296,7 @@ def test_progress_ends_with_every_file_done(knowledge_base, folder) -> None:
     (folder / "empty.txt").write_bytes(b"")
     told: list[Progress] = []
     ingest(folder, knowledge_base, told.append, batch_chunks=1)
-    assert [progress.chunks for progress in told] == [1, 2, 3, 3]
+    assert sorted({progress.chunks for progress in told}) == [0, 1, 2, 3]
     assert (told[-1].files, told[-1].total) == (4, 4)
 
 
