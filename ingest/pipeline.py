@@ -38,11 +38,17 @@ def ingest(
         plan = make_plan(listing, options.recipe(), options.limits(), before)
         outcome = Outcome(plan, before.documents, options.limits())
         outcome.lost(writer.lost)
+
+        def tell() -> None:
+            if progress:
+                progress(outcome.progress)
+
         if plan.todo:
+            tell()
             with closing(_reads(plan, knowledge_base.embedder, options)) as reads:
                 # Two batches may be lost by a kill, the one being embedded and the one being written.
-                batches = _batches(reads, outcome, max(1, options.batch_chunks // 2))
-                _write(batches, writer, outcome, progress or (lambda _: None))
+                batches = _batches(reads, outcome, max(1, options.batch_chunks // 2), tell)
+                _write(batches, writer, outcome, tell)
         for file in plan.gone:
             writer.remove_file(file)
         writer.sweep()
@@ -86,7 +92,7 @@ class _Batch:
     complete: list[PreparedDocument | FinishedFile] = field(default_factory=list)
 
 
-def _batches(reads: Reads, outcome: Outcome, size: int) -> Iterator[_Batch]:
+def _batches(reads: Reads, outcome: Outcome, size: int, tell: Callable[[], None]) -> Iterator[_Batch]:
     batch = _Batch()
     for file, read in reads:
         if isinstance(read, FailedSource):
@@ -100,23 +106,31 @@ def _batches(reads: Reads, outcome: Outcome, size: int) -> Iterator[_Batch]:
                     yield batch
                     batch = _Batch()
             batch.complete.append(read)
+        tell()
         if len(batch.places) >= size:
             yield batch
             batch = _Batch()
     yield batch
 
 
-def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, tell: Callable[[Progress], None]) -> None:
+def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, tell: Callable[[], None]) -> None:
     """Embed and write; a batch is written in a thread while the next one is embedded."""
+
+    def embedded(chunks: int) -> None:
+        outcome.embedded(chunks)
+        tell()
+
     with ThreadPoolExecutor(1, thread_name_prefix="writing") as thread:
         writing: Future[_Batch] | None = None
         for batch in batches:
-            vectors = writer.embed(batch.places)
+            vectors = writer.embed(batch.places, embedded)
             if writing:
-                tell(_written(writing.result(), outcome))
+                _note_written(writing.result(), outcome)
+                tell()
             writing = thread.submit(_store, batch, vectors, writer)
         if writing:
-            tell(_written(writing.result(), outcome))
+            _note_written(writing.result(), outcome)
+            tell()
 
 
 def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
@@ -129,6 +143,6 @@ def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
     return batch
 
 
-def _written(batch: _Batch, outcome: Outcome) -> Progress:
+def _note_written(batch: _Batch, outcome: Outcome) -> None:
     documents = [one for one in batch.complete if isinstance(one, PreparedDocument)]
-    return outcome.written(documents, files=len(batch.complete) - len(documents), chunks=len(batch.places))
+    outcome.written(documents, files=len(batch.complete) - len(documents), chunks=len(batch.places))

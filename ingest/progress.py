@@ -1,52 +1,82 @@
 """How far an ingest is: a bar on a terminal, a line every ten seconds in a log."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from ingest.report import Progress
 
 LOG_SECONDS = 10.0
+BAR_SECONDS = 0.5
+BAR = "{percentage:3.0f}%|{bar}| {desc}"
+NOT_YET = "looking for new and changed files"
 
 
 @contextmanager
 def shown() -> Iterator[Callable[[Progress], None]]:
-    """Takes the progress of a run and shows it on stderr."""
+    """Takes the progress of a run and shows it on stderr, by a clock of its own: whatever takes long, it is shown."""
+    run = _Run()
     if not sys.stderr.isatty():
-        yield log_lines()
+        with _every(LOG_SECONDS, lambda: print(run.line(), file=sys.stderr, flush=True)):
+            yield run.tell
         return
     from tqdm import tqdm
 
-    with tqdm(unit="file", file=sys.stderr) as bar:
+    with tqdm(total=1, desc=NOT_YET, bar_format=BAR, dynamic_ncols=True, file=sys.stderr) as bar:
 
-        def show(progress: Progress) -> None:
-            bar.total = progress.total
-            bar.set_postfix_str(f"{progress.chunks / (bar.format_dict['elapsed'] or 1):.0f} chunks/s", refresh=False)
-            bar.update(progress.files - bar.n)
+        def draw() -> None:
+            bar.n = run.progress.share
+            bar.set_description_str(run.line())
 
-        yield show
+        with _every(BAR_SECONDS, draw):
+            yield run.tell
+        draw()
 
 
-def log_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
-    """Takes progress and prints a line of it, once in LOG_SECONDS at most."""
-    begun = last = clock()
+class _Run:
+    """What was last told of a run, and when it began."""
 
-    def show(progress: Progress) -> None:
-        nonlocal last
-        if (now := clock()) - last >= LOG_SECONDS:
-            last = now
-            print(line(progress, now - begun), file=sys.stderr, flush=True)
+    progress = Progress(0, 0, 0)
 
-    return show
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def tell(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def line(self) -> str:
+        return line(self.progress, time.monotonic() - self._begun)
+
+
+@contextmanager
+def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Do something again and again in a thread, which ends with the block."""
+    ended = threading.Event()
+
+    def run() -> None:
+        with suppress(OSError):  # nobody reads stderr any more
+            while not ended.wait(seconds):
+                act()
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def line(progress: Progress, seconds: float) -> str:
-    """As `120 of 1000 files, 3400 chunks, 25 chunks/s, 0:04:12 left`."""
-    parts = [f"{progress.files} of {progress.total} files", f"{progress.chunks} chunks"]
-    parts.append(f"{progress.chunks / seconds:.0f} chunks/s")
-    if progress.files:
-        left = timedelta(seconds=round(seconds * (progress.total - progress.files) / progress.files))
-        parts.append(f"{left} left")
+    """As `120 of 1000 files read, 3400 chunks embedded, 25 chunks/s, 0:04:12 left`."""
+    if not progress.total:
+        return NOT_YET
+    parts = [f"{progress.read} of {progress.total} files read", f"{progress.embedded} chunks embedded"]
+    if progress.embedded:
+        parts.append(f"{progress.embedded / seconds:.0f} chunks/s")
+    if progress.share:
+        parts.append(f"{timedelta(seconds=round(seconds / progress.share - seconds))} left")
     return ", ".join(parts)

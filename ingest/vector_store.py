@@ -204,12 +204,12 @@ class LangChainVectorStore(VectorStore):
 
     def _prepared(self, text: str, metadata: Mapping[str, Any], id_: str) -> "PreparedDocument":
         from ingest.document import LoadedDocument
-        from ingest.split import Chunk, split
+        from ingest.split import CHARACTERS_PER_TOKEN, Chunk, split
         from ingest.writer import PreparedDocument
 
         whole = Chunk(text, 0, len(text), None, None, "")
         limit = self.embedder.max_tokens
-        fits = len(self.embedder.offsets(text)) <= limit
+        fits = len(text) <= limit * CHARACTERS_PER_TOKEN and len(self.embedder.offsets(text)) <= limit
         chunks = [whole] if fits else split(LoadedDocument(id_, text), self.embedder.offsets, limit)
         flat, dropped = flatten(metadata, reserved=frozenset() if fits else SPAN)
         if dropped:

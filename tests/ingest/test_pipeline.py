@@ -58,7 +58,8 @@ def test_a_run_interrupted_half_way_leaves_counts_and_answers_as_after_the_first
     before = everything(knowledge_base), answers(knowledge_base, embedder), knowledge_base.count()
 
     def interrupt(progress: Progress) -> None:
-        raise KeyboardInterrupt
+        if progress.chunks:
+            raise KeyboardInterrupt
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):  # with texts to write, so that there is a half of it
@@ -199,10 +200,9 @@ def test_what_was_embedded_before_a_failed_write_is_not_embedded_again(knowledge
     paragraphs = [f"paragraph {number} is one chunk of this file and no more" for number in range(100)]
     (tmp_path / "docs" / "a.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
     options = {"chunk_tokens": 16, "batch_chunks": 10}
-    limit = iter([None] * 5)
 
     def stop(progress: Progress) -> None:
-        if next(limit, progress):
+        if progress.chunks == 30:
             raise Killed
 
     with pytest.raises(Killed):
@@ -282,8 +282,22 @@ def test_progress_ends_with_every_file_done(knowledge_base, folder) -> None:
     (folder / "empty.txt").write_bytes(b"")
     told: list[Progress] = []
     ingest(folder, knowledge_base, told.append, batch_chunks=1)
-    assert [progress.chunks for progress in told] == [1, 2, 3, 3]
-    assert (told[-1].files, told[-1].total) == (4, 4)
+    assert list(dict.fromkeys(progress.chunks for progress in told)) == [0, 1, 2, 3]
+    assert told[0] == Progress(0, total=4, chunks=0)
+    assert told[-1] == Progress(4, total=4, chunks=3, read=4, found=3, embedded=3)
+    assert told[-1].share == 1
+
+
+def test_progress_is_told_while_files_are_read_and_a_batch_is_embedded(knowledge_base, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ingest.writer.EMBEDDED_AT_ONCE", 2)
+    (tmp_path / "docs").mkdir()
+    for number in range(5):
+        (tmp_path / "docs" / f"{number}.txt").write_text(f"第{number}份文件", encoding="utf-8")
+    told: list[Progress] = []
+    ingest(tmp_path / "docs", knowledge_base, told.append)
+    before = [progress for progress in told if not progress.chunks]
+    assert list(dict.fromkeys(progress.read for progress in before)) == [0, 1, 2, 3, 4, 5]
+    assert list(dict.fromkeys(progress.embedded for progress in before)) == [0, 2, 4, 5]
 
 
 def test_another_chunk_size_makes_every_file_changed(knowledge_base, folder) -> None:
