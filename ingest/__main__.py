@@ -23,7 +23,10 @@ EXIT_STATUSES = """exit status:
   2    nothing was done: bad arguments or settings, no folder, an empty one, another writer, another embedder
   3    the store cannot be written (disk full, no right to): what is in stays, and the next run finishes it
   130  interrupted; the next run finishes it"""
-METADATA = 'stored with every chunk; a JSON number, true, false or "text" as such, else text; repeatable'
+METADATA = (
+    'stored with every chunk; a JSON number, true, false or "text" as such, else text; repeatable; not one of the names'
+    " that each chunk has (source, page, …) nor a name that begins with `$`, `#` or `chroma:`"
+)
 REBUILD = (
     "empty the knowledge base first, and read and embed every file anew, e.g. with another embedder; until that is done"
     " it answers with what is in again, and what was added without a file is gone (`groundwell knowledge-bases reindex`"

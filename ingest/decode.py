@@ -57,13 +57,19 @@ def decode(raw: bytes, *, declared: str | None = None) -> str:
 
 
 def clean(text: str) -> str:
-    """Return `text` in NFC, with `\\n` line ends, without NUL, byte order marks and soft hyphens; a surrogate that has
-    lost its other half becomes U+FFFD."""
-    if SURROGATE.search(text):
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    for written, meant in (("\r\n", "\n"), ("\r", "\n"), ("\x00", ""), ("\ufeff", ""), ("\u00ad", "")):
+    """Return `text` in NFC, with `\\n` line ends, without byte order marks and soft hyphens, `storable`."""
+    text = storable(text)
+    for written, meant in (("\r\n", "\n"), ("\r", "\n"), ("\ufeff", ""), ("\u00ad", "")):
         text = text.replace(written, meant)
     return unicodedata.normalize("NFC", text)
+
+
+def storable(text: str) -> str:
+    """The text as tokenizers and stores can take it: without NUL, and a surrogate that has lost its other half becomes
+    U+FFFD; any other text is left as it is."""
+    if SURROGATE.search(text):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.replace("\x00", "")
 
 
 def _normalised(text: str) -> str:

@@ -409,8 +409,14 @@ def test_metadata_goes_into_every_chunk_and_other_metadata_makes_every_file_chan
 
 
 def test_metadata_may_not_stand_for_a_chunks_place() -> None:
-    with pytest.raises(ValueError, match="page, source: set by Groundwell itself"):
+    with pytest.raises(ValueError, match="page, source: kept for Groundwell and Chroma themselves"):
         IngestOptions(metadata={"source": "x", "page": 1, "team": "sales"})
+
+
+@pytest.mark.parametrize("name", ["chroma:document", "chroma:uri", "$and", "#x", "groundwell:document"])
+def test_metadata_may_not_have_a_name_that_chroma_or_groundwell_keeps(name: str) -> None:
+    with pytest.raises(ValueError, match="kept for Groundwell and Chroma themselves"):
+        IngestOptions(metadata={name: "x"})
 
 
 def test_a_password_reads_nothing_anew(knowledge_base, folder) -> None:
