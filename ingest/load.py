@@ -30,7 +30,7 @@ Reader = Callable[[str, bytes, LoadOptions], LoadedDocument]
 Opener = Callable[[BinaryIO, LoadOptions, Allowance], Iterator[Member | FailedMember]]
 
 READERS: dict[str, Reader] = {
-    ".txt": text.read_plain,
+    ".txt": text.read_prose,
     ".md": text.read_markdown,
     ".markdown": text.read_markdown,
     ".rst": text.read_restructured,

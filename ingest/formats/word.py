@@ -11,6 +11,7 @@ from ingest.formats import drawing
 from ingest.formats.assembly import WIDEST, Assembly, table
 from ingest.formats.extraction import document, extract, recognised_pictures, title_and_author
 from ingest.formats.package import Package
+from ingest.formats.typesetting import without_ligatures
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
@@ -48,7 +49,7 @@ def read_rtf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     if not raw.lstrip().startswith(b"{\\rtf"):
         raise Unreadable("is broken or not what its suffix says (it does not begin as RTF)")
     result = extract(raw, "application/rtf")
-    return document(source, result.content, metadata=title_and_author(result.metadata))
+    return document(source, without_ligatures(result.content), metadata=title_and_author(result.metadata))
 
 
 class _Story:

@@ -141,6 +141,14 @@ def test_title_and_author_are_metadata(read: Callable) -> None:
     assert read("a.docx", saved(word)).metadata == {"title": "手册", "author": "Ann"}
 
 
+def test_ligatures_are_taken_apart_in_text_and_headings(read: Callable) -> None:
+    word = docx.Document()
+    word.add_heading("Of\ufb01ce", 1)
+    word.add_paragraph("The of\ufb01ce")
+    document = read("a.docx", saved(word))
+    assert (document.text, document.headings) == ("# Office\n\nThe office", ((0, 1, "Office"),))
+
+
 def test_rich_text_is_read_with_its_characters(read: Callable) -> None:
     rtf = r"{\rtf1\ansi\ansicpg936{\fonttbl{\f0 Arial;}}\f0 Leave is \b 25\b0  days.\par \u24180?\u20551? Gr\'fc\par}"
     text = read("a.rtf", rtf.replace("936", "1252")).text
