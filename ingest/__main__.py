@@ -32,8 +32,12 @@ REBUILD = (
     " it answers with what is in again, and what was added without a file is gone (`groundwell knowledge-bases reindex`"
     " keeps it, and answers with the old vectors until the new ones are complete)"
 )
+CHANGED_BY_ANOTHER = (
+    "groundwell ingest: another process has changed knowledge base {!r}: it is made equal to the folder"
+)
+WATCH = "go on, and ingest again whenever the folder changes, or another process has changed the knowledge base"
 RETRY_SECONDS = 5.0
-"""After another writer or a full disk was met while watching."""
+"""After another writer, what it has written or a full disk was met while watching."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the report as one line of JSON")
     once = parser.add_mutually_exclusive_group()
     once.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    once.add_argument("--watch", action="store_true", help="go on, and ingest again whenever the folder changes")
+    once.add_argument("--watch", action="store_true", help=WATCH)
 
 
 def _path(text: str) -> Path:
@@ -137,7 +141,7 @@ def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "Inge
 def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
     """Ingest now and after every change, until Ctrl-C; returns the last run's status."""
     from ingest.disk import StoreNotWritable
-    from ingest.listing import EmptyFolder
+    from ingest.listing import EmptyFolder, FolderNotFound
     from ingest.lock import AlreadyWriting
     from ingest.watch import changes
 
@@ -145,14 +149,21 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
         _check_folder(arguments, options)
     status, due, idle = 0, 0.0, True
     with _opened(arguments, settings) as knowledge_base:
+        assert knowledge_base
+        left = knowledge_base.journal.generation()
         try:
             for changed in changes(arguments.folder, settings.store.path):
+                if (now := knowledge_base.journal.generation()) != left:
+                    left = now
+                    if due == math.inf:
+                        due = time.monotonic() + RETRY_SECONDS
+                        print(CHANGED_BY_ANOTHER.format(knowledge_base.name), file=sys.stderr)
                 if not changed and time.monotonic() < due:
                     continue
                 due, idle = math.inf, False
                 try:
                     report = _ingest(arguments, knowledge_base, options)
-                except (EmptyFolder, AlreadyWriting) as error:
+                except (EmptyFolder, FolderNotFound, AlreadyWriting) as error:
                     due = time.monotonic() + RETRY_SECONDS if isinstance(error, AlreadyWriting) else due
                     idle, status = True, _refused(arguments, str(error))
                 except StoreNotWritable as error:
@@ -160,6 +171,7 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
                 else:
                     idle = True  # before the report is seen, after which Ctrl-C interrupts nothing
                     status = _print(report, knowledge_base, as_json=arguments.json)
+                left = knowledge_base.journal.generation()
         except KeyboardInterrupt:
             if not idle:
                 raise

@@ -127,7 +127,11 @@ class _Walk:
         reader, opener = _reader(name), _opener(name)
         if not reader and not opener:
             yield FailedSource(source, "its format is not supported", skipped=True)
+        elif not file.read(1):
+            yield FailedSource(source, "is empty")
+            return
         failed = False
+        file.seek(0)
         if reader:
             document = _document(reader, source, file.read(), self.options)
             yield document

@@ -29,12 +29,11 @@ def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     (main, *_) = package.parts("", "officeDocument") or ["word/document.xml"]
     notes = {kind: _notes(package, main, kind) for kind in NOTES.values()}
     story = _Story(Assembly(), _heading_levels(package, main), notes)
-    for text in _margins(package, main, "header"):
-        story.parts.block(text)
     story.add(package.root(main).find(f"{W}body"))
     for text in drawing.related(package, main):
         story.parts.block(text)
-    for text in _margins(package, main, "footer"):
+    # Behind the text, where they do not come between its beginning and its first heading.
+    for text in (*_margins(package, main, "header"), *_margins(package, main, "footer")):
         story.parts.block(text)
     pictures = [(package.content(part), _media_type(part)) for part in package.parts(main, "image")]
     recognised, why = recognised_pictures(pictures) if options.ocr else ("", "")

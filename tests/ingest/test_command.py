@@ -245,6 +245,40 @@ def test_watching_goes_on_when_the_folder_is_emptied_and_loses_nothing(run, fold
     assert (last["added"], len(last["removed"])) == (["a.txt"], 3)
 
 
+def test_watching_puts_back_what_another_ingest_has_taken_out(run, folder, tmp_path, monkeypatch) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b.txt").write_text("另一个文件", encoding="utf-8")
+
+    def changes(*_):
+        yield False
+        yield False
+        assert run(tmp_path / "other")[0] == 0
+        yield False  # it is seen
+        yield False  # and met
+
+    monkeypatch.setattr("ingest.watch.changes", changes)
+    monkeypatch.setattr(command, "RETRY_SECONDS", 0)
+    status, output, errors = run(folder, "--watch", "--json")
+    *_, last = map(json.loads, output.splitlines())
+    assert (status, last["removed"], len(last["added"])) == (0, ["b.txt"], 3)
+    assert errors.count("another process has changed knowledge base 'default'") == 1
+
+
+def test_watching_says_that_the_folder_is_gone_and_goes_on_when_it_is_back(run, folder, tmp_path, monkeypatch) -> None:
+    def changes(*_):
+        yield False
+        folder.rename(tmp_path / "away")
+        yield True
+        (tmp_path / "away").rename(folder)
+        yield True
+
+    monkeypatch.setattr("ingest.watch.changes", changes)
+    status, output, _ = run(folder, "--watch", "--json")
+    first, refused, last = map(json.loads, output.splitlines())
+    assert (status, refused["error"]) == (0, f"there is no folder {folder}")
+    assert (len(first["added"]), last["unchanged"], last["removed"]) == (3, 3, [])
+
+
 def test_help_tells_the_exit_statuses(run, capsys) -> None:
     with pytest.raises(SystemExit):
         run("--help")

@@ -27,8 +27,10 @@ text
 """
 
 
-WRITTEN = "The of\ufb01ce has a ware-\nhouse, that is soft\u00ad\nware.\n\nDampf-\nschiff-\nfahrt.\nCOVID-\n19, ein-\nund aus\n"
-MENDED = "The office has a warehouse,\nthat is software.\n\n\nDampfschifffahrt.\n\n\nCOVID-\n19, ein-\nund aus\n"
+WRITTEN = (
+    "The of\ufb01ce has a ware-\nhouse, is soft\u00ad\nware.\n\nDampf-\nschiff-\nfahrt.\nCOVID-\n19, ein-\nund aus\n"
+)
+MENDED = "The office has a warehouse,\nis software.\n\n\nDampfschifffahrt.\n\n\nCOVID-\n19, ein-\nund aus\n"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.rst"])

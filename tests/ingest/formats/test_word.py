@@ -10,6 +10,9 @@ from docx.opc.part import Part
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
+from ingest.split import split
+from tests.fakes import WordCountEmbedder
+
 BOX = (
     "<w:txbxContent><w:p><w:r><w:t>In a box 框</w:t></w:r></w:p><w:tbl><w:tr><w:tc>"
     "<w:p><w:r><w:t>boxed cell</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:txbxContent>"
@@ -55,7 +58,17 @@ def test_headers_and_footers_come_once(read: Callable) -> None:
         word.add_paragraph(text)
         word.add_section()
     lines = read("a.docx", saved(word)).text.split("\n\n")
-    assert lines == ["Acme 公司 handbook", "Section one", "Section two", "Confidential"]
+    assert lines == ["Section one", "Section two", "Acme 公司 handbook", "Confidential"]
+
+
+def test_a_header_does_not_take_the_first_chunk_its_heading(read: Callable) -> None:
+    word = docx.Document()
+    word.sections[0].header.paragraphs[0].text = "Acme 公司 handbook"
+    word.add_heading("Leave", 1)
+    word.add_paragraph("Twenty-five days.")
+    (chunk,) = split(read("a.docx", saved(word)), WordCountEmbedder().offsets, 60)
+    assert chunk.heading == "Leave"
+    assert "Acme 公司 handbook" in chunk.text
 
 
 def test_a_text_box_is_read_once_with_its_table(read: Callable) -> None:
