@@ -25,7 +25,10 @@ EXIT_STATUSES = """exit status:
   2    nothing was done: bad arguments or settings, no folder, an empty one, another writer, another embedder
   3    the store cannot be written (disk full, no right to): what is in stays, and the next run finishes it
   130  interrupted; the next run finishes it"""
-METADATA = 'stored with every chunk; a JSON number, true, false or "text" as such, else text; repeatable'
+METADATA = (
+    'stored with every chunk; a JSON number, true, false or "text" as such, else text; repeatable; not one of the names'
+    " that each chunk has (source, page, …) nor a name that begins with `$`, `#` or `chroma:`"
+)
 REBUILD = (
     "empty the knowledge base first, and read and embed every file anew, e.g. with another embedder; until that is done"
     " it answers with what is in again, and what was added without a file is gone (`groundwell knowledge-bases reindex`"
@@ -117,7 +120,7 @@ def _run(arguments: argparse.Namespace, settings: IngestSettings, options: "Inge
 def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "IngestOptions") -> int:
     """Ingest now and after every change, until Ctrl-C; returns the last run's status."""
     from ingest.disk import StoreNotWritable
-    from ingest.listing import EmptyFolder
+    from ingest.listing import EmptyFolder, FolderNotFound
     from ingest.lock import AlreadyWriting
     from ingest.watch import changes
 
@@ -137,7 +140,7 @@ def _watch(arguments: argparse.Namespace, settings: IngestSettings, options: "In
                 due, idle = math.inf, False
                 try:
                     report = _ingest(arguments, knowledge_base, options)
-                except (EmptyFolder, AlreadyWriting) as error:
+                except (EmptyFolder, FolderNotFound, AlreadyWriting) as error:
                     due = time.monotonic() + RETRY_SECONDS if isinstance(error, AlreadyWriting) else due
                     idle, status = True, tell(str(error))
                 except StoreNotWritable as error:

@@ -38,6 +38,11 @@ COMMON = re.compile(
 SAMPLE = 2**16
 NEVER_IN_TEXT = 0.02
 """Control bytes: a text of one byte a character has hardly any, UTF-16 of any language has more."""
+EVERYDAY = ("gb2312", "big5", "cp932", "cp949")
+STRAY_NULS = 0.25
+"""Of an otherwise good text; of one in UTF-16, half are NUL or its other bytes are no text."""
+JAVA_NUL = b"\xc0\x80"
+"""Of "modified UTF-8", which also writes a character beyond 16 bits as two surrogates of three bytes each (CESU-8)."""
 
 
 class UndecodableText(Exception):
@@ -53,28 +58,50 @@ def decode(raw: bytes, *, declared: str | None = None) -> str:
     for mark, encoding in BYTE_ORDER_MARKS:
         if raw.startswith(mark):
             return _normalised(_strictly(raw, encoding))
-    return _normalised(_without_mark(raw, declared))
+    return _normalised(_without_mark(_without_stray_nuls(raw), declared))
 
 
 def clean(text: str) -> str:
-    """Return `text` in NFC, with `\\n` line ends, without NUL, byte order marks and soft hyphens; a surrogate that has
-    lost its other half becomes U+FFFD."""
-    if SURROGATE.search(text):
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    for written, meant in (("\r\n", "\n"), ("\r", "\n"), ("\x00", ""), ("\ufeff", ""), ("\u00ad", "")):
+    """Return `text` in NFC, with `\\n` line ends, without byte order marks and soft hyphens, `storable`."""
+    text = storable(text)
+    # At a line's end a soft hyphen is a hyphen.
+    for written, meant in (("\r\n", "\n"), ("\r", "\n"), ("\ufeff", ""), ("\u00ad\n", "-\n"), ("\u00ad", "")):
         text = text.replace(written, meant)
     return unicodedata.normalize("NFC", text)
 
 
+def storable(text: str) -> str:
+    """The text as tokenizers and stores can take it: without NUL, and a surrogate that has lost its other half becomes
+    U+FFFD; any other text is left as it is."""
+    if SURROGATE.search(text):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.replace("\x00", "")
+
+
 def _normalised(text: str) -> str:
-    if text.count("\x00") * 100 > len(text):
+    nuls = text.count("\x00")
+    if nuls * 100 > len(text) and (nuls > STRAY_NULS * len(text) or CONTROL.search(text.replace("\x00", ""))):
         raise UndecodableText("is binary, not text")
     return clean(text)
 
 
+def _without_stray_nuls(raw: bytes) -> bytes:
+    """The bytes without NULs where the others are a text by themselves."""
+    if not 0 < raw.count(0) <= STRAY_NULS * len(raw):
+        return raw
+    rest, wide = raw.replace(b"\x00", b""), _wide_without_mark(raw)
+    is_wide = wide and not (_decodes(rest, "utf-8") and _is_rare(raw.decode(wide, "replace")))
+    return raw if is_wide or CONTROL_BYTE.search(rest) else rest
+
+
+def _is_rare(text: str) -> bool:
+    """Whether no one language has all of the characters: ASCII taken for UTF-16 is Chinese that nobody writes."""
+    return all(text.encode(encoding, "replace").count(b"?") > text.count("?") for encoding in EVERYDAY)
+
+
 def _strictly(raw: bytes, encoding: str) -> str:
     try:
-        return raw.decode(encoding)
+        return raw.decode(encoding, "surrogatepass")
     except UnicodeDecodeError as error:
         raise UndecodableText(f"starts as {encoding} but byte {error.start} does not fit it") from error
 
@@ -85,6 +112,8 @@ def _without_mark(raw: bytes, declared: str | None) -> str:
             text = raw.decode(encoding)
             if "\x1b$" not in text or not raw.isascii():  # the Japanese escapes of mail are ASCII
                 return text
+    if mended := _with_surrogates(raw):
+        return mended
     _refuse_torn_utf8(raw)
     if (known := _known(declared)) and _decodes(raw, known):
         return raw.decode(known)
@@ -94,6 +123,16 @@ def _without_mark(raw: bytes, declared: str | None) -> str:
         if len(CONTROL.findall(text[:SAMPLE])) <= NEVER_IN_TEXT * min(len(text), SAMPLE):
             return text
     raise UndecodableText("is binary, or in no text encoding we know: save it as UTF-8")
+
+
+def _with_surrogates(raw: bytes) -> str:
+    """What is UTF-8 but for surrogates and Java's NUL, else nothing; `clean` puts pairs together."""
+    rest = raw.replace(JAVA_NUL, b"")
+    try:
+        text = rest.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return ""
+    return "" if text.isascii() else text
 
 
 def _refuse_torn_utf8(raw: bytes) -> None:

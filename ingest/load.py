@@ -30,7 +30,7 @@ Reader = Callable[[str, bytes, LoadOptions], LoadedDocument]
 Opener = Callable[[BinaryIO, LoadOptions, Allowance], Iterator[Member | FailedMember]]
 
 READERS: dict[str, Reader] = {
-    ".txt": text.read_plain,
+    ".txt": text.read_prose,
     ".md": text.read_markdown,
     ".markdown": text.read_markdown,
     ".rst": text.read_restructured,
@@ -127,7 +127,11 @@ class _Walk:
         reader, opener = _reader(name), _opener(name)
         if not reader and not opener:
             yield FailedSource(source, "its format is not supported", skipped=True)
+        elif not file.read(1):
+            yield FailedSource(source, "is empty")
+            return
         failed = False
+        file.seek(0)
         if reader:
             document = _document(reader, source, file.read(), self.options)
             yield document

@@ -20,8 +20,8 @@ OF_A_CHUNK = SPAN | {"source", "heading", "page", "slide", "sheet", "cell", "lin
 PREFIX = "document_"
 OF_A_DOCUMENT = "groundwell:document"
 """Where `ingest.imprint` writes; nobody else sees it."""
-REFUSED = re.compile(rf"$|[$#]|chroma:document$|{OF_A_DOCUMENT}$")
-"""Names that Chroma and we keep for ourselves, and none."""
+REFUSED = re.compile(rf"$|[$#]|chroma:|{OF_A_DOCUMENT}$")
+"""Names that Chroma and we keep for ourselves, and none; what Chroma is given as `chroma:…` it does not give back."""
 DEPTH = 10
 """Dicts in dicts that are followed; one that holds itself would have no end."""
 ORDERED = frozenset({"$gt", "$gte", "$lt", "$lte"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ingest.document import FailedSource
 from ingest.plan import Plan
 from ingest.prepare import FileEnd
-from ingest.report import Report
+from ingest.report import Progress, Report
 from ingest.rows import Failure, StoredDocument
 from ingest.writer import PreparedDocument
 
@@ -55,15 +55,32 @@ class Outcome:
         self._unchanged: set[str] = set()
         for file in plan.unchanged | plan.failed.keys():
             self._leave(self._sources_of[file])
-        self._chunks = 0
+        self._files, self._chunks = len(plan.failed), 0
+        self._read: set[str] = set()
+        self._chunks_found = self._chunks_embedded = 0
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is."""
+        failed = len(self._plan.failed)
+        return Progress(
+            self._files,
+            total=len(self._plan.todo) + failed,
+            chunks=self._chunks,
+            read=len(self._read) + failed,
+            found=self._chunks_found,
+            embedded=self._chunks_embedded,
+        )
 
     def is_new(self, file: str, document: PreparedDocument) -> bool:
         """Note a document that was read; whether it has to be written."""
+        self._read.add(file)
         self._found[file].sources.add(document.source)
         stored = self._before.get(document.source)
         if stored and (stored.content_hash, stored.file) == (document.content_hash, file):
             self._leave([document.source])
             return False
+        self._chunks_found += len(document.chunks)
         return True
 
     def failed(self, file: str, failure: FailedSource) -> None:
@@ -80,6 +97,7 @@ class Outcome:
 
     def end(self, file: str, end: FileEnd) -> FinishedFile:
         """Note that a file was read to its end, or as far as it could be."""
+        self._read.add(file)
         found = self._found.pop(file, _Found())
         if end.reason:
             self._failed[file] = end.reason
@@ -93,11 +111,16 @@ class Outcome:
         as_read = None if found.failed else content_hash
         return FinishedFile(file, as_read, frozenset(found.sources), frozenset(kept), failure)
 
-    def written(self, documents: Iterable[PreparedDocument], *, chunks: int) -> None:
+    def embedded(self, chunks: int) -> None:
+        """Note that so many chunks more have their vectors."""
+        self._chunks_embedded += chunks
+
+    def written(self, documents: Iterable[PreparedDocument], *, files: int, chunks: int) -> None:
         """Note what is in the knowledge base now."""
         for document in documents:
             self._written.add(document.source)
             self._problems[document.source] = document.problems
+        self._files += files
         self._chunks += chunks
 
     def report(self) -> Report:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from ingest.collection import lock_path
@@ -41,12 +40,17 @@ def ingest(
         plan = make_plan(listing, options.recipe(), options.limits(), before)
         outcome = Outcome(plan, before.documents, options.limits())
         outcome.lost(writer.lost)
+
+        def tell() -> None:
+            if progress:
+                progress(outcome.progress)
+
         if plan.todo:
-            so_far = _SoFar(len(plan.todo), progress or (lambda _: None))
+            tell()
             with closing(_reads(plan, knowledge_base.embedder, options)) as reads:
                 # Two batches may be lost by a kill, the one being embedded and the one being written.
-                batches = _batches(so_far.reading(reads), outcome, max(1, options.batch_chunks // 2))
-                _write(batches, writer, outcome, so_far)
+                batches = _batches(reads, outcome, max(1, options.batch_chunks // 2), tell)
+                _write(batches, writer, outcome, tell)
         for file in plan.gone:
             writer.remove_file(file)
         writer.sweep()
@@ -93,12 +97,8 @@ class _Batch:
     places: list[Place] = field(default_factory=list)
     complete: list[PreparedDocument | FinishedFile] = field(default_factory=list)
 
-    @property
-    def files(self) -> int:
-        return sum(isinstance(one, FinishedFile) for one in self.complete)
 
-
-def _batches(reads: Iterator[tuple[str, Read]], outcome: Outcome, size: int) -> Iterator[_Batch]:
+def _batches(reads: Reads, outcome: Outcome, size: int, tell: Callable[[], None]) -> Iterator[_Batch]:
     batch = _Batch()
     for file, read in reads:
         if isinstance(read, FailedSource):
@@ -112,49 +112,31 @@ def _batches(reads: Iterator[tuple[str, Read]], outcome: Outcome, size: int) -> 
                     yield batch
                     batch = _Batch()
             batch.complete.append(read)
+        tell()
         if len(batch.places) >= size:
             yield batch
             batch = _Batch()
     yield batch
 
 
-class _SoFar:
-    """How far a run is, told whenever a file is read and while a batch is embedded."""
-
-    def __init__(self, total: int, tell: Callable[[Progress], None]) -> None:
-        self._now, self._tell = Progress(0, total, 0), tell
-        tell(self._now)
-
-    def reading(self, reads: Reads) -> Iterator[tuple[str, Read]]:
-        for file, read in reads:
-            if isinstance(read, FileEnd):
-                self._now = replace(self._now, read=self._now.read + 1)
-                self._tell(self._now)
-            yield file, read
-
-    def embedding(self, batch: _Batch, done: int, of: int) -> None:
-        """Of the batch's texts that were to be embedded so many are."""
-        files, chunks = batch.files * done // of, len(batch.places) * done // of
-        self._tell(replace(self._now, files=self._now.files + files, chunks=self._now.chunks + chunks))
-
-    def embedded(self, batch: _Batch) -> None:
-        now = self._now
-        self._now = replace(now, files=now.files + batch.files, chunks=now.chunks + len(batch.places))
-        self._tell(self._now)
-
-
-def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, so_far: _SoFar) -> None:
+def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, tell: Callable[[], None]) -> None:
     """Embed and write; a batch is written in a thread while the next one is embedded."""
+
+    def embedded(chunks: int) -> None:
+        outcome.embedded(chunks)
+        tell()
+
     with ThreadPoolExecutor(1, thread_name_prefix="writing") as thread:
         writing: Future[_Batch] | None = None
         for batch in batches:
-            vectors = writer.embed(batch.places, partial(so_far.embedding, batch))
-            so_far.embedded(batch)
+            vectors = writer.embed(batch.places, embedded)
             if writing:
-                _note(writing.result(), outcome)
+                _note_written(writing.result(), outcome)
+                tell()
             writing = thread.submit(_store, batch, vectors, writer)
         if writing:
-            _note(writing.result(), outcome)
+            _note_written(writing.result(), outcome)
+            tell()
 
 
 def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
@@ -168,6 +150,6 @@ def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:
     return batch
 
 
-def _note(written: _Batch, outcome: Outcome) -> None:
-    documents = [one for one in written.complete if isinstance(one, PreparedDocument)]
-    outcome.written(documents, chunks=len(written.places))
+def _note_written(batch: _Batch, outcome: Outcome) -> None:
+    documents = [one for one in batch.complete if isinstance(one, PreparedDocument)]
+    outcome.written(documents, files=len(batch.complete) - len(documents), chunks=len(batch.places))

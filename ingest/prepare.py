@@ -11,7 +11,7 @@ from ingest.load import load_all
 from ingest.split import Offsets, split
 from ingest.writer import PreparedDocument
 
-RECIPE = "4"
+RECIPE = "5"
 """Raise it when loading or splitting changes what comes out: every file then counts as changed."""
 OUT_OF_MEMORY = (
     "needs more than the {} MiB of memory that a file may take: raise `file_memory_mib` in `[ingest]` of the settings"

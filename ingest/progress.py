@@ -1,104 +1,92 @@
-"""How far an ingest is: a bar on a terminal, a line every ten seconds in a log, whatever the run is busy with."""
+"""How far an ingest is: a bar on a terminal, a line every ten seconds in a log."""
 
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ingest.output import warn
 from ingest.report import Progress
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-BAR_SECONDS = 1.0
 LOG_SECONDS = 10.0
-COMPARING = "comparing the files with what is in"
-"""Said before it is known how many there are to read."""
-
-Tell = Callable[[Progress], None]
-
-
-def shown() -> AbstractContextManager[Tell]:
-    """Takes the progress of a run and shows it on stderr."""
-    return _bar() if sys.stderr.isatty() else _log()
-
-
-class Log:
-    """Lines of how far a run is."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._begun = clock, clock()
-        self._last: Progress | None = None
-
-    def take(self, progress: Progress) -> None:
-        self._last = progress
-
-    def tell(self) -> None:
-        """Print a line of what was taken last."""
-        warn(line(self._last, self._clock() - self._begun) if self._last else COMPARING)
-
-
-def line(progress: Progress, seconds: float) -> str:
-    """As `120 of 1000 files, 150 read, 3400 chunks, 25 chunks/s, 0:04:12 left`."""
-    parts = [f"{progress.files} of {progress.total} files", f"{progress.read} read", f"{progress.chunks} chunks"]
-    parts.append(f"{progress.chunks / seconds:.0f} chunks/s")
-    if progress.files:
-        left = timedelta(seconds=round(seconds * (progress.total - progress.files) / progress.files))
-        parts.append(f"{left} left")
-    return ", ".join(parts)
+BAR_SECONDS = 0.5
+BAR = "{percentage:3.0f}%|{bar}| {desc}"
+NOT_YET = "looking for new and changed files"
 
 
 @contextmanager
-def _log() -> Iterator[Tell]:
-    log = Log()
-    with _every(LOG_SECONDS, log.tell):
-        yield log.take
-
-
-@contextmanager
-def _bar() -> Iterator[Tell]:
+def shown() -> Iterator[Callable[[Progress], None]]:
+    """Takes the progress of a run and shows it on stderr, by a clock of its own: whatever takes long, it is shown."""
+    run = _Run()
+    if not sys.stderr.isatty():
+        with _every(LOG_SECONDS, lambda: print(run.line(), file=sys.stderr, flush=True)):
+            yield run.tell
+        return
     from tqdm import tqdm
 
-    with tqdm(unit="file", desc=COMPARING, file=sys.stderr, **_size()) as bar, _every(BAR_SECONDS, bar.refresh):
-        yield lambda progress: _move(bar, progress)
+    with tqdm(total=1, desc=NOT_YET, bar_format=BAR, file=sys.stderr, **_size()) as bar:
+
+        def draw() -> None:
+            bar.n = run.progress.share
+            bar.set_description_str(run.line())
+
+        with _every(BAR_SECONDS, draw):
+            yield run.tell
+        draw()
 
 
-def _size() -> dict[str, int]:
-    """For tqdm, which shows nothing on a terminal that says 0 by 0, as a container's may; else it finds out itself."""
-    with suppress(OSError):
-        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
-            return {"ncols": 80, "nrows": 24}
-    return {}
+class _Run:
+    """What was last told of a run, and when it began."""
 
+    progress = Progress(0, 0, 0)
 
-def _move(bar: "tqdm", progress: Progress) -> None:
-    if bar.total is None:
-        bar.set_description_str(None, refresh=False)
-        bar.reset(progress.total)  # the time before it is no measure of the time left
-    rate = progress.chunks / (bar.format_dict["elapsed"] or 1)
-    bar.set_postfix_str(f"{progress.read} read, {rate:.0f} chunks/s", refresh=False)
-    bar.n = progress.files
-    bar.refresh()
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def tell(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def line(self) -> str:
+        return line(self.progress, time.monotonic() - self._begun)
 
 
 @contextmanager
-def _every(seconds: float, tick: Callable[[], object]) -> Iterator[None]:
-    """Ticks in a thread of its own."""
-    stopped = threading.Event()
+def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Do something again and again in a thread, which ends with the block."""
+    ended = threading.Event()
 
     def run() -> None:
-        while not stopped.wait(seconds):
-            tick()
+        with suppress(OSError):  # nobody reads stderr any more
+            while not ended.wait(seconds):
+                act()
 
     thread = threading.Thread(target=run, name="progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        stopped.set()
+        ended.set()
         thread.join()
+
+
+def line(progress: Progress, seconds: float) -> str:
+    """As `120 of 1000 files read, 3400 chunks embedded, 25 chunks/s, 0:04:12 left`."""
+    if not progress.total:
+        return NOT_YET
+    parts = [f"{progress.read} of {progress.total} files read", f"{progress.embedded} chunks embedded"]
+    if progress.embedded:
+        parts.append(f"{progress.embedded / seconds:.0f} chunks/s")
+    if progress.share:
+        parts.append(f"{timedelta(seconds=round(seconds / progress.share - seconds))} left")
+    return ", ".join(parts)
+
+
+def _size() -> dict[str, Any]:
+    """For tqdm, which shows nothing on a terminal that says 0 by 0, as a container's may."""
+    with suppress(OSError):
+        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
+            return {"ncols": 80, "nrows": 24}
+    return {"dynamic_ncols": True}

@@ -12,15 +12,24 @@ SHOWN, LONGEST = 10, 100
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: files out of those that are new or changed, chunks embedded, and files that have been read.
-
-    A file counts when its chunks are embedded; of those in one batch as many as its embedded chunks are of all.
-    """
+    """How far a run is: files out of those that are new or changed, and chunks."""
 
     files: int
+    """Stored to their end, or failed."""
     total: int
     chunks: int
+    """Stored."""
     read: int = 0
+    """Files of which something has been read, or that failed."""
+    found: int = 0
+    """Chunks of what has been read."""
+    embedded: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the work done, from 0 to 1: what is not read yet counts as what was read, and embedding as all work."""
+        read = self.read / self.total if self.total else 0.0
+        return read * self.embedded / self.found if self.found else read
 
 
 @dataclass(frozen=True)

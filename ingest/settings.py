@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from ingest.document import LoadOptions, Scalar
-from ingest.metadata import OF_A_CHUNK
+from ingest.metadata import OF_A_CHUNK, REFUSED
 from llm.options import EmbedderOptions, Options
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class IngestOptions(Options):
     @field_validator("metadata")
     @classmethod
     def _is_no_place(cls, metadata: dict[str, Scalar]) -> dict[str, Scalar]:
-        if taken := sorted(metadata.keys() & OF_A_CHUNK):
-            raise ValueError(f"{', '.join(taken)}: set by Groundwell itself; choose another name")
+        if taken := sorted(name for name in metadata if name in OF_A_CHUNK or REFUSED.match(name)):
+            raise ValueError(f"{', '.join(taken)}: kept for Groundwell and Chroma themselves; choose another name")
         return metadata
 
     def recipe(self) -> "Recipe":

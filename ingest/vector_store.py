@@ -14,10 +14,12 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
+from ingest.decode import SURROGATE, storable
 from ingest.embedder import EmbedderLike
 from ingest.imprint import ADDED
 from ingest.journal import Journal, in_batches
 from ingest.metadata import SPAN, flatten
+from ingest.report import first_of
 
 if TYPE_CHECKING:
     from ingest.writer import PreparedDocument, Writer
@@ -105,15 +107,18 @@ class LangChainVectorStore(VectorStore):
     ) -> list[str]:
         """Add texts, each in the place of what had its id; without an id it gets a new one. Returns the ids.
 
-        Metadata are stored as `ingest.metadata.flatten` says; what it leaves out is logged. Raises AlreadyWriting.
+        A text of white space only is not added, which is logged, and its id is not returned; half a surrogate pair
+        becomes U+FFFD, and NUL is taken out. Metadata are stored as `ingest.metadata.flatten` says; what it leaves out
+        is logged. Raises AlreadyWriting, and ValueError for an id with half a surrogate pair.
         """
         texts = list(texts)
         named = [id_ or uuid.uuid4().hex for id_ in ids] if ids is not None else [uuid.uuid4().hex for _ in texts]
         abouts = metadatas if metadatas is not None else [{} for _ in texts]
         if not len(texts) == len(named) == len(abouts):
             raise ValueError(f"{len(texts)} texts, but {len(named)} ids and {len(abouts)} metadatas")
-        last = {id_: (text, about) for id_, text, about in zip(named, texts, abouts, strict=True)}
-        documents = [self._prepared(text, about, id_) for id_, (text, about) in last.items()]
+        last = {id_: (storable(text), about) for id_, text, about in zip(named, texts, abouts, strict=True)}
+        empty = _checked({id_: text for id_, (text, _) in last.items()})
+        documents = [self._prepared(text, about, id_) for id_, (text, about) in last.items() if id_ not in empty]
         places = ((document, index) for document in documents for index in range(len(document.chunks)))
         with self.writing() as writer:
             replaced = self.journal.known(named)
@@ -122,9 +127,11 @@ class LangChainVectorStore(VectorStore):
                 for document, index in batch:
                     if index == len(document.chunks) - 1:
                         writer.commit(document)
+            for id_ in empty:
+                writer.remove(ADDED + id_)
             self.journal.remove_chunks(replaced)
             writer.sweep()
-        return named
+        return [id_ for id_ in named if id_ not in empty]
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Delete texts by their ids, and single chunks by theirs; without `ids` everything.
@@ -154,7 +161,7 @@ class LangChainVectorStore(VectorStore):
 
     def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
         """The `k` nearest chunks with their scores in [0, 1], the higher the better."""
-        return self._scored(self.embedder.embed_query(query), k, **kwargs)
+        return self._scored(self.embedder.embed_query(storable(query)), k, **kwargs)
 
     def similarity_search_by_vector(self, embedding: list[float], k: int = 4, **kwargs: Any) -> list[Document]:
         """The `k` chunks nearest to a vector."""
@@ -164,7 +171,7 @@ class LangChainVectorStore(VectorStore):
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
         """`k` of the `fetch_k` nearest chunks that are also unlike each other."""
-        vector = self.embedder.embed_query(query)
+        vector = self.embedder.embed_query(storable(query))
         return self.max_marginal_relevance_search_by_vector(vector, k, fetch_k, lambda_mult, **kwargs)
 
     def max_marginal_relevance_search_by_vector(
@@ -192,6 +199,8 @@ class LangChainVectorStore(VectorStore):
     ) -> list[tuple[str, float]]:
         if kwargs:
             raise TypeError(f"unknown options of a search: {', '.join(kwargs)}; there are k and filter")
+        if k < 1:
+            raise ValueError(f"a search for {k} chunks finds nothing: ask for 1 or more")
         return self.dense(vector, k, where=filter)
 
     def _named(self, ids: Iterable[str]) -> dict[str, Document]:
@@ -204,15 +213,25 @@ class LangChainVectorStore(VectorStore):
 
     def _prepared(self, text: str, metadata: Mapping[str, Any], id_: str) -> "PreparedDocument":
         from ingest.document import LoadedDocument
-        from ingest.split import Chunk, split
+        from ingest.split import CHARACTERS_PER_TOKEN, Chunk, split
         from ingest.writer import PreparedDocument
 
         whole = Chunk(text, 0, len(text), None, None, "")
         limit = self.embedder.max_tokens
-        fits = len(self.embedder.offsets(text)) <= limit
+        fits = len(text) <= limit * CHARACTERS_PER_TOKEN and len(self.embedder.offsets(text)) <= limit
         chunks = [whole] if fits else split(LoadedDocument(id_, text), self.embedder.offsets, limit)
         flat, dropped = flatten(metadata, reserved=frozenset() if fits else SPAN)
         if dropped:
             log.warning("metadata of %r that Chroma cannot hold is left out: %s", id_, ", ".join(dropped))
         content_hash = hashlib.sha256(json.dumps([text, flat]).encode()).hexdigest()
         return PreparedDocument(ADDED + id_, content_hash, tuple(chunks), metadata=flat)
+
+
+def _checked(texts: Mapping[str, str]) -> set[str]:
+    """The ids of texts that say nothing, which are logged. Raises ValueError for an id that cannot be stored."""
+    if torn := [id_ for id_ in texts if SURROGATE.search(id_)]:
+        raise ValueError(f"the id {torn[0]!r} has half a surrogate pair, which no store keeps: choose another")
+    empty = {id_ for id_, text in texts.items() if not text.strip()}
+    if empty:
+        log.warning("texts of white space only are not added: %s", first_of(sorted(empty)))
+    return empty

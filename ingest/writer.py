@@ -1,7 +1,7 @@
 """The writing side of a knowledge base: an order of steps that can be killed after any of them."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,8 @@ Place = tuple[PreparedDocument, int]
 """A chunk: its document and its number in it."""
 Vectors = dict[bytes, Any]
 """A vector for each digest of a text."""
-AT_ONCE = 128
-"""Texts embedded between two words of how far it is: some seconds' work on two cores, and many forward passes."""
+EMBEDDED_AT_ONCE = 128
+"""Texts of about the same length, after which it is told how many have been."""
 
 
 class Writer:
@@ -59,13 +59,13 @@ class Writer:
         self._journal = knowledge_base.journal
         self._recent: deque[Vectors] = deque(maxlen=2)
 
-    def embed(self, places: list[Place], told: Callable[[int, int], None] = lambda done, of: None) -> Vectors:
+    def embed(self, places: list[Place], tell: Callable[[int], None] = lambda chunks: None) -> Vectors:
         """The vectors of chunks, by digest of their text; a text whose vector is stored is not embedded again.
 
-        `told` is told now and then how many texts are embedded, and of how many.
-        May run while another thread still writes the last two batches: their vectors count as stored.
+        May run while another thread still writes the last two batches: their vectors count as stored. `tell` is called
+        again and again with how many chunks more have a vector.
         """
-        vectors = self._vectors((document.stored_chunk(index) for document, index in places), told)
+        vectors = self._vectors([document.stored_chunk(index) for document, index in places], tell)
         self._recent.append(vectors)
         return vectors
 
@@ -129,23 +129,20 @@ class Writer:
                 self._knowledge_base.collection.delete(ids=ids)
             self._journal.forget(ids)
 
-    def _vectors(self, chunks: Iterable[StoredChunk], told: Callable[[int, int], None]) -> Vectors:
+    def _vectors(self, chunks: list[StoredChunk], tell: Callable[[int], None]) -> Vectors:
+        import numpy
+
         texts = {chunk.digest: chunk.text for chunk in chunks}
         vectors = {digest: recent[digest] for recent in self._recent for digest in texts.keys() & recent.keys()}
         ids = self._journal.ids_by_digest(texts.keys() - vectors.keys())
         stored = self._knowledge_base.vectors(list(ids.values()))
         vectors |= {digest: stored[id_] for digest, id_ in ids.items() if id_ in stored}
-        return vectors | self._new_vectors({digest: texts[digest] for digest in texts.keys() - vectors.keys()}, told)
-
-    def _new_vectors(self, texts: dict[bytes, str], told: Callable[[int, int], None]) -> Vectors:
-        import numpy
-
-        vectors: Vectors = {}
-        alike = sorted(texts, key=lambda digest: -len(texts[digest]))  # texts of like length are embedded together
-        for some in in_batches(alike, AT_ONCE):
-            embedded = self._knowledge_base.embedder.embed_documents([texts[digest] for digest in some])
-            vectors |= {digest: numpy.asarray(vector) for digest, vector in zip(some, embedded, strict=True)}
-            told(len(vectors), len(texts))
+        missing = sorted((digest for digest in texts if digest not in vectors), key=lambda digest: -len(texts[digest]))
+        tell(len(chunks) - len(missing))
+        for digests in in_batches(missing, EMBEDDED_AT_ONCE):
+            embedded = self._knowledge_base.embedder.embed_documents([texts[digest] for digest in digests])
+            vectors |= {digest: numpy.asarray(vector) for digest, vector in zip(digests, embedded, strict=True)}
+            tell(len(digests))
         return vectors
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from ingest.decode import clean
 from ingest.document import LoadedDocument
+from ingest.formats.typesetting import readable
 
 WIDEST = 100
 """Columns of a table, at most, as far as cells span them."""
@@ -32,7 +33,7 @@ class Assembly:
 
     def heading(self, level: int, title: str) -> None:
         """A heading of level 1 to 6."""
-        title = " ".join(clean(title).split())
+        title = " ".join(readable(title).split())
         if title:
             level = max(1, min(6, level))
             self._headings.append((self._length, level, title))
@@ -40,8 +41,11 @@ class Assembly:
 
     def block(self, text: str) -> None:
         """A paragraph, a list, a table: anything that stands by itself; white space around it is dropped."""
-        if text := clean(text).strip():
-            self._add(text)
+        self._add(readable(text).strip())
+
+    def code(self, text: str) -> None:
+        """The same for what stays as it is written, ligatures included."""
+        self._add(clean(text).strip())
 
     def document(self, source: str, **rest: Any) -> LoadedDocument:
         """The document; `rest` are further fields of LoadedDocument."""
@@ -53,8 +57,9 @@ class Assembly:
         )
 
     def _add(self, text: str) -> None:
-        self._blocks.append(text)
-        self._length += len(text) + len(self._separator)
+        if text:
+            self._blocks.append(text)
+            self._length += len(text) + len(self._separator)
 
 
 def row_line(header: list[str], row: list[str]) -> str:

@@ -29,9 +29,9 @@ def read_notebook(source: str, raw: bytes, options: LoadOptions) -> LoadedDocume
         elif kind == "heading":
             parts.heading(cell.get("level", 1), text)
         else:
-            parts.block(text)
+            parts.code(text)
         for output in _outputs(cell):
-            parts.block(output)
+            parts.code(output)
     return parts.document(source)
 
 

@@ -26,11 +26,9 @@ LONGEST_REPEAT = 100
 def read_text(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """An .odt."""
     package, parts = opened(raw, options), Assembly()
-    styles, body = package.root("styles.xml"), package.root("content.xml").find(f"{OFFICE}body")
-    for text in _margins(styles, "header"):
-        parts.block(text)
+    body = package.root("content.xml").find(f"{OFFICE}body")
     _Story(package, parts).add(body)
-    for text in _margins(styles, "footer"):
+    for text in (*_margins(package, "header"), *_margins(package, "footer")):
         parts.block(text)
     pictures = [] if body is None or (parts.has_text and not options.ocr) else _pictures(package, body)
     recognised, why = recognised_pictures(pictures) if options.ocr else ("", "")
@@ -126,9 +124,10 @@ def _pictures(package: Package, element: Any) -> list[tuple[bytes, str]]:
     return [picture for picture in pictures if picture[0]]
 
 
-def _margins(styles: Any, kind: str) -> list[str]:
-    """The distinct texts of all headers or footers."""
-    found = [one for one in styles.iter() if _is_margin(one, kind)]
+def _margins(package: Package, kind: str) -> list[str]:
+    """The distinct texts of all headers or footers; a file need not have styles."""
+    styles = package.root("styles.xml").iter() if package.content("styles.xml") else ()
+    found = [one for one in styles if _is_margin(one, kind)]
     texts = [" ".join(" ".join(_inline(part, []) for part in one).split()) for one in found]
     return [text for text in dict.fromkeys(texts) if any(map(str.isalpha, text))]
 

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ingest.decode import clean
 from ingest.document import LoadedDocument, LoadOptions, Unreadable
 from ingest.formats.assembly import Assembly
 from ingest.formats.extraction import ESCAPED, extract, recognise, rendered, title_and_author
 from ingest.formats.form import filled_in
 from ingest.formats.text import markdown_headings
+from ingest.formats.typesetting import readable
 
 PDF = "application/pdf"
-LIGATURES = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
-LIGATURE = re.compile("|".join(LIGATURES))
 SOFT_HYPHENATED = re.compile("\u00ad\\n")
 # A hyphen before a capital or a digit is one of the word's own: "Bus-\nTicket", "COVID-\n19". Pdfium, which joins such
 # lines, writes U+0002 for the hyphen.
@@ -41,7 +39,7 @@ def read_pdf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     problems = (f"pages without text: {', '.join(map(str, empty))}{why}",) if empty else ()
     about = title_and_author(result.metadata)
     document = parts.document(source, problems=(*problems, *missing), metadata=about)
-    return replace(document, headings=tuple(_headings(clean(result.content), document.text)))
+    return replace(document, headings=tuple(_headings(readable(result.content), document.text)))
 
 
 def _notes(annotations: Iterable[Any] | None, page: int) -> Iterator[str]:
@@ -75,7 +73,6 @@ def _recognised(raw: bytes, pages: list[int]) -> tuple[dict[int, str], str]:
 
 def mended(text: str) -> str:
     """The text without ligatures and without hyphens that only a line's end put into a word."""
-    text = SOFT_HYPHENATED.sub("", text)
-    text = LIGATURE.sub(lambda match: LIGATURES[match[0]], clean(text))
+    text = readable(SOFT_HYPHENATED.sub("", text))
     text = HYPHENATED.sub(lambda match: "" if match["first"].islower() else match[0], text)
     return text.replace("\x02", "-").strip()

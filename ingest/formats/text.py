@@ -1,9 +1,11 @@
 """Text files: plain text, Markdown, reStructuredText, source code."""
 
 import re
+from collections.abc import Iterator
 
 from ingest.decode import decode
 from ingest.document import LoadedDocument, LoadOptions
+from ingest.formats.typesetting import rejoined_in_lines
 
 HEADING = re.compile(r"(#{1,6})[ \t]+(.+?)[ \t]*#*$")
 FENCE = re.compile(r"[ \t]*(```|~~~)")
@@ -29,32 +31,51 @@ CODE_NAMES = (
 
 
 def read_plain(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
-    """Text without structure."""
+    """Source code and the like, as it is written."""
     return LoadedDocument(source, decode(raw), has_lines=True)
 
 
+def read_prose(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
+    """Text without structure."""
+    return LoadedDocument(source, rejoined_in_lines(decode(raw)), has_lines=True)
+
+
 def read_markdown(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
-    """Markdown as it is written."""
-    text = decode(raw)
+    """Markdown as it is written, its words mended outside of fenced blocks."""
+    text = "".join(part if is_code else rejoined_in_lines(part) for part, is_code in _fenced(decode(raw)))
     return LoadedDocument(source, text, headings=markdown_headings(text), has_lines=True)
 
 
 def read_restructured(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
-    """ReStructuredText as it is written."""
-    text = decode(raw)
+    """ReStructuredText as it is written, its words mended where they are not indented, as blocks of code are."""
+    text = rejoined_in_lines(decode(raw))
     return LoadedDocument(source, text, headings=_underlined_headings(text), has_lines=True)
 
 
 def markdown_headings(markdown: str) -> tuple[tuple[int, int, str], ...]:
     """Start, level and title of each heading that is not in a fenced block."""
-    found, start, fence = [], 0, None
-    for line in markdown.splitlines(keepends=True):
-        if mark := FENCE.match(line):
-            fence = mark[1] if fence is None else None if mark[1] == fence else fence
-        elif fence is None and (heading := HEADING.match(line.rstrip("\n"))):
-            found.append((start, len(heading[1]), heading[2]))
-        start += len(line)
+    found, start = [], 0
+    for part, is_code in _fenced(markdown):
+        for line in part.splitlines(keepends=True):
+            if not is_code and (heading := HEADING.match(line.rstrip("\n"))):
+                found.append((start, len(heading[1]), heading[2]))
+            start += len(line)
     return tuple(found)
+
+
+def _fenced(markdown: str) -> Iterator[tuple[str, bool]]:
+    """The text in parts, and whether each is a fenced block of code, fences included."""
+    lines, fence = list[str](), None
+    for line in markdown.splitlines(keepends=True):
+        mark = FENCE.match(line)
+        if mark and fence is None:
+            yield "".join(lines), False
+            lines, fence = [], mark[1]
+        lines.append(line)
+        if mark and len(lines) > 1 and mark[1] == fence:
+            yield "".join(lines), True
+            lines, fence = [], None
+    yield "".join(lines), fence is not None
 
 
 def _underlined_headings(text: str) -> tuple[tuple[int, int, str], ...]:

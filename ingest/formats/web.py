@@ -12,9 +12,11 @@ from ingest.formats.article import keep_article
 from ingest.formats.assembly import Assembly
 from ingest.formats.extraction import document, extract
 from ingest.formats.package import Package
+from ingest.formats.typesetting import rejoined
 
 DECLARED = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
 CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}rootfile"
+PROSE = "//text()[not(ancestor::pre or ancestor::code or ancestor::kbd or ancestor::samp or ancestor::textarea)]"
 OPF = "{http://www.idpf.org/2007/opf}"
 
 
@@ -62,11 +64,20 @@ def _page(raw: bytes) -> Any:
 def _markdown(page: Any) -> str:
     from lxml import etree
 
+    _mend(page)
     keep_article(page)
     # We have taken out what is around the text; kreuzberg's own way would take asides and forms out of it too.
     everything = {"extract_metadata": False, "preprocessing": {"enabled": False, "remove_navigation": False}}
     body = etree.tostring(page, encoding="unicode", method="html")
     return extract(body.encode(), "text/html", html_options=everything).content
+
+
+def _mend(page: Any) -> None:
+    """Take out what typesetting has put into words; code stays as it is written."""
+    for text in page.xpath(PROSE):
+        if (mended := rejoined(text)) != text:
+            place = text.getparent()
+            setattr(place, "tail" if text.is_tail else "text", mended)
 
 
 def _spine(package: Any, folder: str) -> Iterator[str]:

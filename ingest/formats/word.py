@@ -11,6 +11,7 @@ from ingest.formats import drawing
 from ingest.formats.assembly import WIDEST, Assembly, table
 from ingest.formats.extraction import document, extract, recognised_pictures, title_and_author
 from ingest.formats.package import Package
+from ingest.formats.typesetting import without_ligatures
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
@@ -28,12 +29,11 @@ def read_docx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     (main, *_) = package.parts("", "officeDocument") or ["word/document.xml"]
     notes = {kind: _notes(package, main, kind) for kind in NOTES.values()}
     story = _Story(Assembly(), _heading_levels(package, main), notes)
-    for text in _margins(package, main, "header"):
-        story.parts.block(text)
     story.add(package.root(main).find(f"{W}body"))
     for text in drawing.related(package, main):
         story.parts.block(text)
-    for text in _margins(package, main, "footer"):
+    # Behind the text, where they do not come between its beginning and its first heading.
+    for text in (*_margins(package, main, "header"), *_margins(package, main, "footer")):
         story.parts.block(text)
     pictures = [(package.content(part), _media_type(part)) for part in package.parts(main, "image")]
     recognised, why = recognised_pictures(pictures) if options.ocr else ("", "")
@@ -48,7 +48,7 @@ def read_rtf(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     if not raw.lstrip().startswith(b"{\\rtf"):
         raise Unreadable("is broken or not what its suffix says (it does not begin as RTF)")
     result = extract(raw, "application/rtf")
-    return document(source, result.content, metadata=title_and_author(result.metadata))
+    return document(source, without_ligatures(result.content), metadata=title_and_author(result.metadata))
 
 
 class _Story:

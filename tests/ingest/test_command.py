@@ -159,7 +159,7 @@ def test_metadata_that_is_no_pair_is_refused(run, folder, capsys, given) -> None
 def test_metadata_of_our_own_names_is_refused(run, folder) -> None:
     status, _, errors = run(folder, "--metadata", "source=x")
     assert status == 2
-    assert "source: set by Groundwell itself" in errors
+    assert "source: kept for Groundwell and Chroma themselves" in errors
 
 
 def test_a_protected_file_is_read_with_a_password_from_a_file(run, folder, tmp_path) -> None:

@@ -133,7 +133,37 @@ def test_line_ends_are_unified_and_letters_composed() -> None:
 
 def test_what_no_reader_sees_is_taken_out_and_halves_of_a_character_are_mended() -> None:
     assert clean("年\u00ad假\x00 soft\u00adware\ufeff") == "年假 software"
+    assert clean("soft\u00ad\r\nware") == "soft-\nware"
     assert clean("\ud83d\ude00 \ud800 年假") == "😀 \ufffd 年假"
+
+
+@pytest.mark.parametrize(
+    "text", ["MKNUL abc\0def\0\0 ghi", "abcdefgh\0ijklmnop\0qr", "年假\0 and a few words", "abcd\0" * 500]
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gb18030"])
+def test_stray_nuls_are_taken_out_of_a_text(text: str, encoding: str) -> None:
+    assert decode(text.encode(encoding)) == text.replace("\0", "")
+
+
+@pytest.mark.parametrize("text", ["年假a", "年假\n", "hello 年假 world"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_the_nuls_of_a_short_wide_text_are_not_stray(text: str, encoding: str) -> None:
+    assert decode(text.encode(encoding)) == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"pair \xed\xa0\xbd\xed\xb8\x80.", "pair 😀."),
+        (b"half \xed\xa0\xbd.", "half \ufffd."),
+        ("年假".encode() + b"\xed\xb8\x80", "年假\ufffd"),
+        ("Größe".encode() + b"\xed\xa0\xbd\xed\xb8\x80\xc0\x80.", "Größe😀."),
+        (b"\xef\xbb\xbf\xed\xa0\xbd\xed\xb8\x80", "😀"),
+        (b"\xff\xfeb\x00\x3d\xd8", "b\ufffd"),
+    ],
+)
+def test_surrogates_in_utf8_become_their_character_or_one_that_is_missing(raw: bytes, text: str) -> None:
+    assert decode(raw) == text
 
 
 @given(st.text())
@@ -141,9 +171,17 @@ def test_utf8_never_loses_a_character(text: str) -> None:
     assert decode(b"\xef\xbb\xbf" + ("x" * 1000 + text).encode()) == clean("x" * 1000 + text)
 
 
+def is_utf8_but_for_surrogates(raw: bytes) -> bool:
+    with suppress(UnicodeDecodeError):
+        return bool(raw.decode("utf-8", "surrogatepass"))
+    return False
+
+
 def whole_texts(raw: bytes) -> set[str]:
     """What the bytes are in each encoding that takes all of them."""
-    found = set()
+    found = (
+        {clean(raw.decode("utf-8", "surrogatepass"))} if b"\xed" in raw and is_utf8_but_for_surrogates(raw) else set()
+    )
     for encoding in {*aliases.values(), "utf-8"}:
         with suppress(UnicodeError, LookupError):  # Python's own that are no text
             found.add(clean(raw.decode(encoding)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import docx
 import pytest
 
-from ingest.load import LoadedDocument, UnreadableFile, load
+from ingest.load import FORMATS, FailedSource, LoadedDocument, UnreadableFile, load, load_all
 from tests.ingest.pdf import pdf
 
 
@@ -72,7 +72,7 @@ def test_a_pdf_of_images_only_is_no_text(loaded) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.html"])
-@pytest.mark.parametrize("content", ["", "\n \t\u3000\n"])
+@pytest.mark.parametrize("content", ["\n", "\n \t\u3000\n"])
 def test_a_file_without_text_is_said_to_have_none(loaded, name: str, content: str) -> None:
     with pytest.raises(UnreadableFile, match="no text"):
         loaded(name, content)
@@ -99,3 +99,10 @@ def test_only_a_format_whose_text_is_the_file_has_lines(tmp_path: Path) -> None:
     for name, has_lines in (("a.md", True), ("a.txt", True), ("a.csv", True), ("a.html", False)):
         (tmp_path / name).write_text("<p>one</p>\n\ntwo,three\n", encoding="utf-8")
         assert load(tmp_path / name, name).has_lines is has_lines
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_file_without_a_byte_is_said_to_be_empty_whatever_its_format(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"")
+    assert list(load_all(path, "a")) == [FailedSource("a", "is empty")]

@@ -43,6 +43,7 @@ HOLDS_ITSELF["again"] = HOLDS_ITSELF
         ),
         ({"s": "half \ud83d"}, {"s": "half \\ud83d"}),
         ({"chroma:document": 1, "$and": 2, "": 3}, {"document_chroma:document": 1, "document_$and": 2, "document_": 3}),
+        ({"chroma:uri": 1, "chroma:x": {"y": 2}}, {"document_chroma:uri": 1, "document_chroma:x.y": 2}),
     ],
 )
 def test_each_shape_becomes_what_chroma_holds(given: dict, flat: dict) -> None:

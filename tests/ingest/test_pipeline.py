@@ -59,7 +59,8 @@ def test_a_run_interrupted_half_way_leaves_counts_and_answers_as_after_the_first
     before = everything(knowledge_base), answers(knowledge_base, embedder), knowledge_base.count()
 
     def interrupt(progress: Progress) -> None:
-        raise KeyboardInterrupt
+        if progress.chunks:
+            raise KeyboardInterrupt
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):  # with texts to write, so that there is a half of it
@@ -216,7 +217,7 @@ def test_what_was_embedded_before_a_failed_write_is_not_embedded_again(knowledge
     options = {"chunk_tokens": 16, "batch_chunks": 10}
 
     def stop(progress: Progress) -> None:
-        if progress.chunks == 35:
+        if progress.chunks == 30:
             raise Killed
 
     with pytest.raises(Killed):
@@ -234,7 +235,8 @@ def test_files_without_text_are_reported_and_the_others_go_in(knowledge_base, fo
     report = ingest(folder, knowledge_base)
     assert len(report.added) == 3
     assert [source for source, _ in report.failed] == ["blank.txt", "empty.txt", "scan.pdf", "table.xlsx"]
-    assert all(reason.startswith("no text") for _, reason in report.failed)
+    assert dict(report.failed).pop("empty.txt") == "is empty"
+    assert all(reason.startswith("no text") for source, reason in report.failed if source != "empty.txt")
     assert report.exit_status == 1
 
 
@@ -296,8 +298,22 @@ def test_progress_ends_with_every_file_done(knowledge_base, folder) -> None:
     (folder / "empty.txt").write_bytes(b"")
     told: list[Progress] = []
     ingest(folder, knowledge_base, told.append, batch_chunks=1)
-    assert sorted({progress.chunks for progress in told}) == [0, 1, 2, 3]
-    assert (told[-1].files, told[-1].total) == (4, 4)
+    assert list(dict.fromkeys(progress.chunks for progress in told)) == [0, 1, 2, 3]
+    assert told[0] == Progress(0, total=4, chunks=0)
+    assert told[-1] == Progress(4, total=4, chunks=3, read=4, found=3, embedded=3)
+    assert told[-1].share == 1
+
+
+def test_progress_is_told_while_files_are_read_and_a_batch_is_embedded(knowledge_base, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ingest.writer.EMBEDDED_AT_ONCE", 2)
+    (tmp_path / "docs").mkdir()
+    for number in range(5):
+        (tmp_path / "docs" / f"{number}.txt").write_text(f"第{number}份文件", encoding="utf-8")
+    told: list[Progress] = []
+    ingest(tmp_path / "docs", knowledge_base, told.append)
+    before = [progress for progress in told if not progress.chunks]
+    assert list(dict.fromkeys(progress.read for progress in before)) == [0, 1, 2, 3, 4, 5]
+    assert list(dict.fromkeys(progress.embedded for progress in before)) == [0, 2, 4, 5]
 
 
 def test_another_chunk_size_makes_every_file_changed(knowledge_base, folder) -> None:
@@ -409,8 +425,14 @@ def test_metadata_goes_into_every_chunk_and_other_metadata_makes_every_file_chan
 
 
 def test_metadata_may_not_stand_for_a_chunks_place() -> None:
-    with pytest.raises(ValueError, match="page, source: set by Groundwell itself"):
+    with pytest.raises(ValueError, match="page, source: kept for Groundwell and Chroma themselves"):
         IngestOptions(metadata={"source": "x", "page": 1, "team": "sales"})
+
+
+@pytest.mark.parametrize("name", ["chroma:document", "chroma:uri", "$and", "#x", "groundwell:document"])
+def test_metadata_may_not_have_a_name_that_chroma_or_groundwell_keeps(name: str) -> None:
+    with pytest.raises(ValueError, match="kept for Groundwell and Chroma themselves"):
+        IngestOptions(metadata={name: "x"})
 
 
 def test_a_password_reads_nothing_anew(knowledge_base, folder) -> None:

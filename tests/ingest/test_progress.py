@@ -1,103 +1,91 @@
 import io
-import os
 import sys
 import threading
-from pathlib import Path
 
-from ingest import progress, writer
-from ingest.pipeline import ingest
+import pytest
+
+from ingest import progress
 from ingest.report import Progress
-from ingest.settings import IngestOptions
-from ingest.store import KnowledgeBase
+
+HALF_WAY = Progress(4, total=10, chunks=120, read=5, found=200, embedded=200)
 
 
-class Terminal(io.StringIO):
-    awaited: threading.Event | None = None
+class Stream(io.StringIO):
+    """Standard error, as a terminal or not, which tells when something wanted has been written to it."""
 
-    def write(self, text: str) -> int:
-        if self.awaited:
-            self.awaited.set()
-        return super().write(text)
+    def __init__(self, wanted: str, *, terminal: bool) -> None:
+        super().__init__()
+        self.wanted, self.terminal, self.there = wanted, terminal, threading.Event()
 
     def isatty(self) -> bool:
-        return True
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self.wanted in self.getvalue():
+            self.there.set()
+        return written
 
 
-def test_a_log_line_says_what_was_told_last_however_long_ago(capsys) -> None:
-    seconds = iter([0.0, 10.0, 20.0, 30.0])
-    log = progress.Log(lambda: next(seconds))
-    log.tell()
-    log.take(Progress(10, 1000, 20, 30))
-    log.take(Progress(100, 1000, 200, 130))
-    log.tell()
-    log.tell()
-    assert capsys.readouterr().err == (
-        "comparing the files with what is in\n"
-        "100 of 1000 files, 130 read, 200 chunks, 20 chunks/s, 0:01:30 left\n"
-        "100 of 1000 files, 130 read, 200 chunks, 10 chunks/s, 0:03:00 left\n"
-    )
+@pytest.fixture(autouse=True)
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "BAR_SECONDS", 0.02)
 
 
-def test_nothing_is_said_of_the_time_left_before_a_file_is_done() -> None:
-    assert progress.line(Progress(0, 7, 512, 3), 16) == "0 of 7 files, 3 read, 512 chunks, 32 chunks/s"
+def test_a_line_says_what_is_done_how_fast_and_what_is_left() -> None:
+    assert progress.line(HALF_WAY, 60) == "5 of 10 files read, 200 chunks embedded, 3 chunks/s, 0:01:00 left"
 
 
-def test_a_terminal_gets_a_bar_of_files_with_the_rate_of_chunks(monkeypatch) -> None:
-    terminal = Terminal()
+def test_nothing_is_said_of_the_time_left_before_something_is_embedded() -> None:
+    begun = Progress(0, total=7, chunks=0, read=1, found=512)
+    assert progress.line(begun, 16) == "1 of 7 files read, 0 chunks embedded"
+    assert progress.line(Progress(0, total=0, chunks=0), 16) == "looking for new and changed files"
+
+
+def test_of_one_large_file_the_share_is_what_is_embedded_of_it() -> None:
+    assert Progress(0, total=1, chunks=0, read=1, found=1000, embedded=250).share == 0.25
+    assert Progress(3, total=4, chunks=0, read=3).share == 0.75  # nothing in them was new
+
+
+@pytest.mark.parametrize("wanted", ["looking for new and changed files\n" * 2, " left\n5 of 10 files"])
+def test_a_log_gets_one_line_after_another_whatever_the_run_does(monkeypatch, wanted: str) -> None:
+    log = Stream(wanted, terminal=False)
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress.shown() as tell:
+        if "left" in wanted:
+            tell(HALF_WAY)
+        assert log.there.wait(30)
+
+
+def test_a_terminal_has_a_bar_at_once_which_moves_while_nothing_is_stored(monkeypatch) -> None:
+    terminal = Stream(" 50%|", terminal=True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.shown() as show:
-        show(Progress(0, 4, 0))
-        assert "| 0/4 [" in terminal.getvalue()
-        show(Progress(3, 4, 100, 4))
-    assert "| 3/4 [" in terminal.getvalue()
-    assert "4 read, " in terminal.getvalue() and "chunks/s]" in terminal.getvalue()
+    with progress.shown() as tell:
+        assert "  0%|" in terminal.getvalue()
+        tell(HALF_WAY)
+        assert terminal.there.wait(30)
+        tell(Progress(4, total=10, chunks=120, read=10, found=200, embedded=200))
+    assert "100%|" in terminal.getvalue()
+    assert "5 of 10 files read, 200 chunks embedded" in terminal.getvalue()
 
 
-def test_a_bar_and_a_log_go_on_while_nothing_is_told(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(progress, "BAR_SECONDS", 0.001)
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.001)
-    told = threading.Event()
-    monkeypatch.setattr(progress, "warn", lambda line: told.set() if line.startswith("3 of 4 files") else None)
-    with progress.shown() as show:
-        show(Progress(3, 4, 100))
-        assert told.wait(30)
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.shown() as show:
-        show(Progress(3, 4, 100))
-        terminal.awaited = threading.Event()
-        assert terminal.awaited.wait(30)
+def test_no_thread_is_left_when_the_run_ends_or_fails(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Stream("", terminal=False))
+    with pytest.raises(KeyboardInterrupt), progress.shown():
+        assert "progress" in [thread.name for thread in threading.enumerate()]
+        raise KeyboardInterrupt
+    assert "progress" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_what_is_no_terminal_gets_no_bar(capsys) -> None:
-    with progress.shown() as show:
-        show(Progress(3, 4, 100))
-    assert capsys.readouterr().err == ""
+def test_a_log_that_nobody_reads_any_more_ends_nothing(monkeypatch) -> None:
+    class Closed(Stream):
+        def write(self, text: str) -> int:
+            self.there.set()
+            raise BrokenPipeError
 
-
-def test_a_run_tells_the_total_first_and_then_moves_within_a_batch(
-    folder: Path, knowledge_base: KnowledgeBase, monkeypatch
-) -> None:
-    monkeypatch.setattr(writer, "AT_ONCE", 2)
-    for number in range(5):
-        (folder / f"{number}.txt").write_text(f"Text number {number}.", encoding="utf-8")
-    told: list[Progress] = []
-    ingest(folder, knowledge_base, IngestOptions(workers=0), told.append)
-    assert told[0] == Progress(0, 8, 0, 0)
-    assert [one.read for one in told[1:9]] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [(one.files, one.chunks) for one in told[9:]] == [(2, 2), (4, 4), (6, 6), (8, 8), (8, 8)]
-    told.clear()
-    ingest(folder, knowledge_base, IngestOptions(workers=0), told.append)
-    assert told == []
-
-
-def test_a_terminal_that_tells_no_width_gets_a_bar_too(monkeypatch) -> None:
-    ours, theirs = os.openpty()  # its size is 0 by 0
-    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        with progress.shown() as show:
-            show(Progress(3, 4, 100, 4))
-        said = b""
-        while b"| 3/4 [" not in said:
-            said += os.read(ours, 10_000)
-    os.close(ours)
+    log = Closed("", terminal=False)
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress.shown() as tell:
+        assert log.there.wait(30)
+        tell(HALF_WAY)

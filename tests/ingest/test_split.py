@@ -86,6 +86,23 @@ def test_a_long_text_is_tokenised_in_parts_and_cut_the_same(paragraphs: list[str
     assert nothing_is_lost(document, in_parts)
 
 
+@pytest.mark.parametrize(
+    "text", ["员工每年有十二天年假。" * 2000, "Sie haben Urlaub. " * 2000, "Urlaub " * 5000, "QUJD" * 9000]
+)
+def test_a_line_without_end_is_tokenised_in_parts_at_ends_of_sentences_or_words(text: str) -> None:
+    tokenised: list[str] = []
+
+    def noted(part: str) -> list[tuple[int, int]]:
+        tokenised.append(part)
+        return COUNT(part)
+
+    chunks = split(LoadedDocument("a", text), noted, LIMIT)
+    assert max(map(len, tokenised)) <= 4000
+    assert nothing_is_lost(LoadedDocument("a", text), chunks)
+    ends = {part[-1] for part in tokenised if len(part) >= 1000 and not text.endswith(part)}
+    assert ends <= {"。", " ", "D"}
+
+
 def test_lines_are_counted_from_the_files_first() -> None:
     text = "\n\n\n".join(f"Paragraph number {number} of the text." for number in range(50))
     for chunk in chunks_of(text, has_lines=True):

@@ -97,6 +97,45 @@ def test_adding_the_same_again_may_be_killed_and_loses_nothing(knowledge_base, o
     assert again.similarity_search("年假为十二天", k=1) == [Document("年假为十二天", id="1", metadata={"a": 1})]
 
 
+def test_half_characters_and_nul_are_mended_in_texts_metadata_and_questions(knowledge_base) -> None:
+    text, about = "lone \ud800 surr \0 nul 年假", {"k\ud800": "v\ud800"}
+    ids = knowledge_base.add_documents([Document(text, metadata=about), Document(LONG + "\ud83d\ude00")])
+    (found,) = knowledge_base.get_by_ids(ids[:1])
+    assert (found.page_content, found.metadata) == ("lone \ufffd surr  nul 年假", {"k\\ud800": "v\\ud800"})
+    assert knowledge_base.get_by_ids(ids[1:])[-1].page_content.endswith("😀")
+    for search in (knowledge_base.similarity_search, knowledge_base.max_marginal_relevance_search):
+        assert search("surr \ud800 年假", k=1)[0].id == ids[0]
+    with pytest.raises(ValueError, match="half a surrogate pair"):
+        knowledge_base.add_texts(["年假"], ids=["a\ud800"])
+
+
+def test_what_any_store_can_hold_is_stored_as_it_was_given(knowledge_base) -> None:
+    text = " soft\u00adware\r\nu\u0308 \ufeff "
+    assert knowledge_base.get_by_ids(knowledge_base.add_texts([text]))[0].page_content == text
+
+
+def test_a_text_that_says_nothing_is_not_stored_and_takes_out_what_had_its_id(knowledge_base, caplog) -> None:
+    knowledge_base.add_texts(["annual leave", "travel"], ids=["a", "b"])
+    with caplog.at_level(logging.WARNING):
+        added = knowledge_base.add_documents(
+            [Document(""), Document("\u3000\n\0"), Document("病假")], ids=["a", "c", "d"]
+        )
+    assert added == ["d"]
+    assert "not added: a, c" in caplog.text
+    assert [document.source for document in knowledge_base.documents()] == ["added://b", "added://d"]
+    assert len(knowledge_base.similarity_search("annual leave", k=9)) == 2
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_search_for_nothing_is_refused(knowledge_base, k: int) -> None:
+    knowledge_base.add_texts(["年假"])
+    vector = knowledge_base.embeddings.embed_query("年假")
+    with pytest.raises(ValueError, match=f"for {k} chunks"):
+        knowledge_base.similarity_search("年假", k=k)
+    with pytest.raises(ValueError, match=f"for {k} chunks"):
+        knowledge_base.max_marginal_relevance_search_by_vector(vector, fetch_k=k)
+
+
 def test_of_equal_ids_in_one_call_the_last_stays(knowledge_base) -> None:
     assert knowledge_base.add_texts(["first", "second"], ids=["1", "1"]) == ["1", "1"]
     assert [document.page_content for document in knowledge_base.get_by_ids(["1"])] == ["second"]

@@ -77,8 +77,23 @@ def test_headers_and_footers_come_once_and_title_and_author_are_metadata(read: C
     pages = "".join(f'<style:master-page style:name="{n}">{margins}</style:master-page>' for n in "12")
     meta = "<dc:title>手册</dc:title><dc:creator>Ann</dc:creator>"
     document = read("a.odt", package("<text:p>text</text:p>", pages, meta))
-    assert document.text == "Acme 公司\n\ntext\n\nPage"
+    assert document.text == "text\n\nAcme 公司\n\nPage"
     assert document.metadata == {"title": "手册", "author": "Ann"}
+
+
+@pytest.mark.parametrize("kind", ["odt", "odp"])
+def test_all_but_the_content_may_be_missing(read: Callable, kind: str) -> None:
+    file = BytesIO()
+    body = {
+        "odt": "<text:p>年假</text:p>",
+        "odp": "<draw:page><draw:frame><draw:text-box><text:p>年假</text:p></draw:text-box></draw:frame></draw:page>",
+    }[kind]
+    with ZipFile(file, "w") as archive:
+        archive.writestr(
+            "content.xml",
+            f"<office:document-content {NAMES} {DC}><office:body>{body}</office:body></office:document-content>",
+        )
+    assert "年假" in read(f"a.{kind}", file.getvalue()).text
 
 
 def test_each_slide_is_a_place_with_its_notes(read: Callable) -> None:

@@ -26,6 +26,12 @@ def test_what_is_around_an_article_is_left_out(read: Callable, around: str, page
     assert document.text.strip() == "# Leave\n\n员工每年有十二天年假。"
 
 
+def test_words_are_mended_in_text_and_left_alone_in_code(read: Callable) -> None:
+    page = "<p>Of\ufb01ce ware-\n  house, <b>so</b> soft&shy;\nware</p><pre>ware-\nhouse \ufb01</pre>"
+    text = read("a.html", f"<html><body>{page}</body></html>").text
+    assert text.strip() == "Office warehouse, **so** software\n\n```\nware-\nhouse \ufb01\n```"
+
+
 def test_what_is_in_an_article_stays(read: Callable) -> None:
     sources = "<ul><li><a href=1>Leave Act</a><li><a href=2>Travel Act</a><li><a href=3>Pay Act</a></ul>"
     page = f"<main>{ARTICLE}<aside>Note well</aside><form>Apply here</form><footer>By Ann</footer>{sources}</main>"
@@ -136,6 +142,6 @@ def test_a_book_is_read_in_its_reading_order(read: Callable) -> None:
     assert document.metadata == {"title": "手册", "author": "Ann"}
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04 torn", b""])
+@pytest.mark.parametrize("content", [b"PK\x03\x04 torn", b"torn"])
 def test_a_broken_book_is_said_to_be_broken(failure: Callable, content: bytes) -> None:
     assert failure("a.epub", content).startswith("is broken")

@@ -10,6 +10,9 @@ from docx.opc.part import Part
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
+from ingest.split import split
+from tests.fakes import WordCountEmbedder
+
 BOX = (
     "<w:txbxContent><w:p><w:r><w:t>In a box 框</w:t></w:r></w:p><w:tbl><w:tr><w:tc>"
     "<w:p><w:r><w:t>boxed cell</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:txbxContent>"
@@ -55,7 +58,17 @@ def test_headers_and_footers_come_once(read: Callable) -> None:
         word.add_paragraph(text)
         word.add_section()
     lines = read("a.docx", saved(word)).text.split("\n\n")
-    assert lines == ["Acme 公司 handbook", "Section one", "Section two", "Confidential"]
+    assert lines == ["Section one", "Section two", "Acme 公司 handbook", "Confidential"]
+
+
+def test_a_header_does_not_take_the_first_chunk_its_heading(read: Callable) -> None:
+    word = docx.Document()
+    word.sections[0].header.paragraphs[0].text = "Acme 公司 handbook"
+    word.add_heading("Leave", 1)
+    word.add_paragraph("Twenty-five days.")
+    (chunk,) = split(read("a.docx", saved(word)), WordCountEmbedder().offsets, 60)
+    assert chunk.heading == "Leave"
+    assert "Acme 公司 handbook" in chunk.text
 
 
 def test_a_text_box_is_read_once_with_its_table(read: Callable) -> None:
@@ -139,6 +152,14 @@ def test_title_and_author_are_metadata(read: Callable) -> None:
     word.add_paragraph("text")
     word.core_properties.title, word.core_properties.author = "手册", "Ann"
     assert read("a.docx", saved(word)).metadata == {"title": "手册", "author": "Ann"}
+
+
+def test_ligatures_are_taken_apart_in_text_and_headings(read: Callable) -> None:
+    word = docx.Document()
+    word.add_heading("Of\ufb01ce", 1)
+    word.add_paragraph("The of\ufb01ce")
+    document = read("a.docx", saved(word))
+    assert (document.text, document.headings) == ("# Office\n\nThe office", ((0, 1, "Office"),))
 
 
 def test_rich_text_is_read_with_its_characters(read: Callable) -> None:
