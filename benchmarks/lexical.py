@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from ingest.journal import Journal, in_batches
+from ingest.batches import in_batches
+from ingest.journal import Journal
 from ingest.terms import terms as cut
 
 WORDS = 50_000

@@ -1,59 +1,32 @@
 """The SQLite file beside a Chroma collection: the documents, their chunks, and what the lexical index lacks."""
 
 import json
-import os
-import sqlite3
-import threading
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
-from ingest import rows, schema
+from ingest import rows
+from ingest.batches import in_batches
 from ingest.collection import lexical_path
 from ingest.lexical import DamagedIndex, LexicalIndex, Mark
 from ingest.rows import Failure, StoredChunk, StoredDocument
+from ingest.sqlite_file import SQLiteFile
 from ingest.terms import terms
 
-Item = TypeVar("Item")
-
-VARIABLES = 500
-"""Values in one `IN (...)`; SQLite's own limit may be as low as 999."""
 INDEXED = 10_000
 """Chunks that the lexical index takes in one commit at most; their terms take about 15 MB of memory."""
 
 
-class Journal:
+class Journal(SQLiteFile):
     """One SQLite file in WAL mode; every method may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self._reading, self._writing = threading.Lock(), threading.Lock()
-        self._path, self._lexical = path, LexicalIndex(lexical_path(path))
-        # Two connections, so that a question never waits for a document that is being written.
-        self._reader, self._writer = _connect(path), _connect(path)
-        self._writer.execute("PRAGMA journal_mode = WAL")
-        self._writer.execute("PRAGMA synchronous = NORMAL")  # in WAL mode enough for a kill at any moment
-        schema.migrate(self._writer)
-        self._file = path.stat()
+        super().__init__(path)
+        self._lexical = LexicalIndex(lexical_path(path))
 
     def close(self) -> None:
-        """Close the file."""
-        with self._reading, self._writing:
-            self._reader.close()
-            self._writer.close()
+        """Close the file and the lexical index."""
+        super().close()
         self._lexical.close()
-
-    def is_at_its_path(self) -> bool:
-        """Whether the file of that path still is this one: it may have been deleted, or made anew."""
-        try:
-            return os.path.samestat(self._path.stat(), self._file)
-        except FileNotFoundError:
-            return False
-
-    def is_broken(self) -> bool:
-        """Whether a table is damaged."""
-        return any(self._rows(f"PRAGMA quick_check({table})") != [("ok",)] for table in schema.NAMES)
 
     def generation(self) -> int:
         """The number of changes so far."""
@@ -273,20 +246,6 @@ class Journal:
             for id_ in ids:
                 rows.drop_chunk(connection, id_)
 
-    @contextmanager
-    def _transaction(self, *, changing: bool = True) -> Iterator[sqlite3.Connection]:
-        with self._writing:
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                if changing:
-                    self._writer.execute("UPDATE generation SET number = number + 1")
-                self._writer.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.DatabaseError):  # a full disk may have ended the transaction already
-                    self._writer.execute("ROLLBACK")
-                raise
-
     def _mark(self) -> Mark:
         return Mark.read(self._about("lexical"))
 
@@ -296,28 +255,3 @@ class Journal:
             StoredDocument(source, content_hash, chunks, tuple(json.loads(problems)), file)
             for source, content_hash, chunks, problems, file in found
         ]
-
-    def _about(self, name: str) -> str | None:
-        found = self._rows("SELECT value FROM about WHERE name = ?", (name,))
-        return found[0][0] if found else None
-
-    def _rows(self, query: str, values: Iterable = ()) -> list[tuple]:
-        with self._reading:
-            return self._reader.execute(query, tuple(values)).fetchall()
-
-    def _where_in(self, query: str, values: Iterable) -> list[tuple]:
-        found = []
-        for some in in_batches(values, VARIABLES):
-            found += self._rows(f"{query} ({','.join('?' * len(some))})", some)
-        return found
-
-
-def in_batches(values: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The values in lists of `size`, the last one shorter."""
-    rest = iter(values)
-    while batch := list(islice(rest, size)):
-        yield batch
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)

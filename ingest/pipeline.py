@@ -1,9 +1,11 @@
 """Make a knowledge base equal to a folder: plan, read, embed, write, report."""
 
+import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from ingest.collection import lock_path
@@ -120,23 +122,41 @@ def _batches(reads: Reads, outcome: Outcome, size: int, tell: Callable[[], None]
 
 
 def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, tell: Callable[[], None]) -> None:
-    """Embed and write; a batch is written in a thread while the next one is embedded."""
+    """Embed and write, each in a thread: while one batch is embedded, the one before is written, the next one read."""
+    is_over = threading.Event()
 
     def embedded(chunks: int) -> None:
+        if is_over.is_set():
+            raise _Over
         outcome.embedded(chunks)
         tell()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="writing") as thread:
-        writing: Future[_Batch] | None = None
-        for batch in batches:
-            vectors = writer.embed(batch.places, embedded)
-            if writing:
-                _note_written(writing.result(), outcome)
-                tell()
-            writing = thread.submit(_store, batch, vectors, writer)
-        if writing:
-            _note_written(writing.result(), outcome)
+    def note(stored: Future[_Batch] | None) -> None:
+        if stored:
+            _note_written(stored.result(), outcome)
             tell()
+
+    with _thread("embedding") as embedding, _thread("writing") as writing:
+        before: tuple[_Batch, Future[Vectors]] | None = None
+        stored: Future[_Batch] | None = None
+        try:
+            for batch in chain(batches, (None,)):
+                if before:
+                    vectors = before[1].result()
+                    note(stored)
+                    stored = writing.submit(_store, before[0], vectors, writer)
+                before = (batch, embedding.submit(writer.embed, batch.places, embedded)) if batch else None
+            note(stored)
+        finally:
+            is_over.set()
+
+
+class _Over(Exception):
+    """The run has failed or was interrupted: what is still being embedded is not wanted."""
+
+
+def _thread(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix=name)
 
 
 def _store(batch: _Batch, vectors: Vectors, writer: Writer) -> _Batch:

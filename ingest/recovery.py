@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingest.batches import in_batches
 from ingest.collection import BUILDING, SESSION, collections_of, journal_files, journal_path, lock_path, note
 from ingest.imprint import ADDED, Found, documents_in
-from ingest.journal import Journal, in_batches
+from ingest.journal import Journal
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.rows import StoredChunk
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest import index, recovery
+from ingest.batches import in_batches
 from ingest.collection import (
     BUILDING,
     NEVER,
@@ -19,7 +20,7 @@ from ingest.collection import (
     note,
 )
 from ingest.disk import told_plainly
-from ingest.journal import Journal, in_batches
+from ingest.journal import Journal
 from ingest.knowledge_bases import unknown
 from ingest.lock import writer_lock
 

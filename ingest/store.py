@@ -15,10 +15,11 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from ingest import index, recovery
+from ingest.batches import in_batches
 from ingest.collection import drop_others, fingerprint, journal_path, lock_path
 from ingest.disk import told_plainly
 from ingest.embedder import EmbedderLike, adapted
-from ingest.journal import Journal, StoredDocument, in_batches
+from ingest.journal import Journal, StoredDocument
 from ingest.knowledge_bases import EmbedderMismatch, make, start_over, unknown
 from ingest.lexical import DamagedIndex
 from ingest.lock import AlreadyWriting, writer_lock

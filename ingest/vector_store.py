@@ -14,10 +14,11 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
+from ingest.batches import in_batches
 from ingest.decode import SURROGATE, storable
 from ingest.embedder import EmbedderLike
 from ingest.imprint import ADDED
-from ingest.journal import Journal, in_batches
+from ingest.journal import Journal
 from ingest.metadata import SPAN, flatten
 from ingest.report import first_of
 

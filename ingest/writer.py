@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.batches import in_batches
 from ingest.imprint import imprint
-from ingest.journal import StoredChunk, StoredDocument, in_batches
 from ingest.metadata import OF_A_CHUNK, Flat, flatten
-from ingest.rows import Failure, chunk_id
+from ingest.rows import Failure, StoredChunk, StoredDocument, chunk_id
 from ingest.split import Chunk
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ def test_a_name_cannot_forge_a_line_nor_reach_the_terminal(strange: Path) -> Non
     lines = process.stdout.decode().split("\n")
     assert lines[:4] == [
         "6 added, 0 unchanged, 0 removed, 1 failed, 1 skipped",
-        "failed: a\\nfailed: 假.txt: no text",
+        "failed: a\\nfailed: 假.txt: is empty",
         "skipped, format not supported: 全　角\\x7f.mp3",
         "knowledge base x\\n1 added: 6 documents, 6 chunks",
     ]
