@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
 from itertools import chain
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -232,7 +232,7 @@ class KnowledgeBase(LangChainVectorStore):
 
     def _got(self, ids: Iterable[str], include: list[Any], *, where: Any = None) -> Iterator[Any]:
         for some in in_batches(dict.fromkeys(ids), self._batch):
-            yield self.ask(partial(_get, some, include, where=where))
+            yield self.ask(methodcaller("get", ids=some, where=where, include=include))
 
     def _search(self, query: str, k: int) -> list[tuple[str, float]]:
         try:
@@ -296,7 +296,3 @@ class KnowledgeBase(LangChainVectorStore):
         """Go on with the file in the journal's place: it was deleted and made again, or lost and made anew."""
         if not self.journal.is_at_its_path() and recovery.is_there(self.folder, self.name):
             self.journal = Journal(journal_path(self.folder, self.name))
-
-
-def _get(ids: list[str], include: list[Any], collection: "Collection", *, where: Any) -> Any:
-    return collection.get(ids=ids, where=where, include=include)
