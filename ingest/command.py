@@ -5,6 +5,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -40,13 +41,16 @@ class Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         raise SystemExit(refused(self.prog, message, as_json=self.as_json))
 
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End after a help text, of which perhaps not all could be printed."""
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help of which not all can be printed ends nothing; older versions of argparse let the error through."""
+        if file is None or file is not sys.stdout:
+            with suppress(OSError):
+                super()._print_message(message, file)
+            return
         try:
-            say()
+            say(*message.rstrip("\n").split("\n"))
         except OutputNotWritten as error:
             warn(f"{self.prog}: {error}")
-        super().exit(status, message)
 
     def set_run(self, run: Run, *, prog: str | None = None, interrupted: str) -> None:
         """What the command does; `interrupted` is said when Ctrl-C ends it."""
