@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from ingest.knowledge_bases import EmbedderMismatch
 from ingest.pipeline import ingest
@@ -51,8 +52,7 @@ async def ingesting(store: Path, documents: Path) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-c", INGEST, str(documents), env=environment, **pipes)
 
 
-@asynccontextmanager
-async def service(store: Path, embedder: WordCountEmbedder) -> AsyncIterator[httpx.AsyncClient]:
+def application(store: Path, embedder: WordCountEmbedder) -> FastAPI:
     engine = ScriptedEngine()
 
     @asynccontextmanager
@@ -60,9 +60,13 @@ async def service(store: Path, embedder: WordCountEmbedder) -> AsyncIterator[htt
         assert engine.loop
         yield engine
 
-    app = create_app(Settings(store={"path": store}), start_engine=start_engine, embedder=embedder)
+    return create_app(Settings(store={"path": store}), start_engine=start_engine, embedder=embedder)
+
+
+@asynccontextmanager
+async def service(store: Path, embedder: WordCountEmbedder) -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        serving(app) as address,
+        serving(application(store, embedder)) as address,
         httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=60) as client,
     ):
         yield client
@@ -137,13 +141,6 @@ async def test_its_user_is_told_so_in_one_sentence(monkeypatch, capsys) -> None:
 @asynccontextmanager
 async def started(store: Path, embedder: WordCountEmbedder) -> AsyncIterator[None]:
     """The application's lifespan without a server, which would only log what is raised."""
-    engine = ScriptedEngine()
-
-    @asynccontextmanager
-    async def start_engine() -> AsyncIterator[ScriptedEngine]:
-        assert engine.loop
-        yield engine
-
-    app = create_app(Settings(store={"path": store}), start_engine=start_engine, embedder=embedder)
+    app = application(store, embedder)
     async with app.router.lifespan_context(app):
         yield

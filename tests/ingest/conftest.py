@@ -1,11 +1,13 @@
 """What every test of the ingest starts from."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from ingest import __main__ as command
 from ingest.store import KnowledgeBase
 from tests.fakes import WordCountEmbedder
 
@@ -50,3 +52,25 @@ def folder(tmp_path: Path) -> Path:
     (folder / "travel.txt").write_text("Travel is approved by the line manager.\n", encoding="utf-8")
     (folder / "guide.txt").write_text("员工每年有十二天年假。病假为七天。\n", encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def unchanged_environment(monkeypatch) -> None:
+    for name in ("ANONYMIZED_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "")  # so that it is put back even where it was not there
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys, unchanged_environment):
+    """Runs the command in this process; gives its status, its output and its errors."""
+    monkeypatch.setattr("llm.embeddings.Embedder", lambda options: WordCountEmbedder(options.model))
+    monkeypatch.setenv("GROUNDWELL_STORE__PATH", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ingest", *map(str, arguments)])
+        status = command.main()
+        return status, *capsys.readouterr()
+
+    return run_command

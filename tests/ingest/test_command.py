@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pypdf import PdfWriter
 
-from ingest import __main__ as command
 from ingest.collection import lock_path
 from ingest.lock import writer_lock
 from ingest.settings import IngestSettings, SettingsFileNotFound
@@ -29,28 +28,6 @@ status = main()
 print("rag" in sys.modules, "torch" in sys.modules)
 sys.exit(status)
 """
-
-
-@pytest.fixture
-def run(monkeypatch, tmp_path, capsys):
-    """Runs the command in this process; gives its status, its output and its errors."""
-    monkeypatch.setattr("llm.embeddings.Embedder", lambda options: WordCountEmbedder(options.model))
-    monkeypatch.setenv("GROUNDWELL_STORE__PATH", str(tmp_path / "store"))
-    monkeypatch.chdir(tmp_path)
-
-    def run_command(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ingest", *map(str, arguments)])
-        status = command.main()
-        return status, *capsys.readouterr()
-
-    return run_command
-
-
-@pytest.fixture(autouse=True)
-def unchanged_environment(monkeypatch) -> None:
-    for name in ("ANONYMIZED_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY", "TOKENIZERS_PARALLELISM"):
-        monkeypatch.setenv(name, "")  # so that it is put back even where it was not there
-        monkeypatch.delenv(name)
 
 
 def test_the_report_goes_to_stdout_and_nothing_else_is_said(run, folder) -> None:

@@ -1,37 +1,11 @@
 """`groundwell ingest --watch`, with changes as a test makes them."""
 
 import json
-import sys
-from pathlib import Path
-
-import pytest
 
 from ingest import __main__ as command
 from ingest.store import KnowledgeBase
 from llm.options import EmbedderOptions
 from tests.fakes import WordCountEmbedder
-
-
-@pytest.fixture
-def run(monkeypatch, tmp_path, capsys):
-    """Runs the command in this process; gives its status, its output and its errors."""
-    monkeypatch.setattr("llm.embeddings.Embedder", lambda options: WordCountEmbedder(options.model))
-    monkeypatch.setenv("GROUNDWELL_STORE__PATH", str(tmp_path / "store"))
-    monkeypatch.chdir(tmp_path)
-
-    def run_command(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ingest", *map(str, arguments)])
-        status = command.main()
-        return status, *capsys.readouterr()
-
-    return run_command
-
-
-@pytest.fixture(autouse=True)
-def unchanged_environment(monkeypatch) -> None:
-    for name in ("ANONYMIZED_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY", "TOKENIZERS_PARALLELISM"):
-        monkeypatch.setenv(name, "")  # so that it is put back even where it was not there
-        monkeypatch.delenv(name)
 
 
 def test_watching_ingests_at_once_after_a_change_and_again_after_another_writer(
