@@ -198,10 +198,13 @@ def rows(chunks: int) -> None:
 
 
 def peers(files: int) -> None:
+    """Articles whose chunks are nearly all as long as the model reads, and five times as many notes of all lengths."""
     from benchmarks.ingest_peers import compare
 
-    with folder() as made:
-        compare(text_files(made / "documents", files, paragraphs=5))
+    for name, number, paragraphs, sentences in (("articles", files, 5, 8), ("notes", 5 * files, 1, range(1, 9))):
+        with folder() as made:
+            print(f"\n### {name}", flush=True)
+            compare(text_files(made / "documents", number, paragraphs=paragraphs, sentences=sentences))
 
 
 PARTS: dict[str, tuple[Callable[[int], None], int]] = {

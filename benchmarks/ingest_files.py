@@ -5,7 +5,7 @@ import random
 import re
 import textwrap
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -47,13 +47,16 @@ class FreeEmbedder(WordCountEmbedder):
         return list(seeds.standard_normal((len(texts), self.dimension), dtype="float32"))  # type: ignore[arg-type]
 
 
-def text_files(folder: Path, number: int, *, paragraphs: int = 1, sentences: int = 8, seed: int = 0) -> Path:
-    """A folder of so many `.txt` files, a thousand in each folder of it."""
-    prose = Prose(seed)
+def text_files(
+    folder: Path, number: int, *, paragraphs: int = 1, sentences: int | Sequence[int] = 8, seed: int = 0
+) -> Path:
+    """A folder of so many `.txt` files, a thousand in each folder of it; several numbers of sentences come in turn."""
+    prose, lengths = Prose(seed), [sentences] if isinstance(sentences, int) else sentences
     for at in range(number):
         path = folder / f"{at // 1000:03}" / f"{at:06}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(prose.paragraph(sentences) for _ in range(paragraphs)), encoding="utf-8")
+        text = "\n\n".join(prose.paragraph(lengths[at % len(lengths)]) for _ in range(paragraphs))
+        path.write_text(text, encoding="utf-8")
     return folder
 
 

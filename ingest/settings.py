@@ -41,7 +41,7 @@ class IngestOptions(Options):
     """Which files go in, and how they are read, cut and embedded."""
 
     chunk_tokens: int = Field(320, ge=16, description="embedder's tokens in a chunk at most; its own limit also holds")
-    batch_chunks: int = Field(1024, ge=1, description="chunks embedded again at most after a run was killed")
+    batch_chunks: int = Field(512, ge=1, description="chunks embedded again at most after a run was killed")
     include: tuple[str, ...] = Field((), description="patterns as in .gitignore; where given, other files are left out")
     exclude: tuple[str, ...] = Field((), description="patterns as in .gitignore of files and folders to leave out")
     metadata: dict[str, Scalar] = Field({}, description="stored with every chunk of the run, e.g. `{team = 'sales'}`")

@@ -69,3 +69,9 @@ def test_ingest_runs_without_rag() -> None:
     code = "import ingest.__main__, ingest.pipeline, ingest.store, sys; print([m for m in sys.modules if m == 'rag'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_reads_files_imports_nothing_that_takes_long() -> None:
+    code = "import ingest.worker, ingest.prepare, llm.tokens, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert not set(done.stdout.split()) & {*HEAVY, "langchain_core", "pydantic", "numpy", "tokenizers", "requests"}

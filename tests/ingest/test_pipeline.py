@@ -86,7 +86,7 @@ def test_a_batch_is_found_by_its_words_as_soon_as_it_is_written(opened, embedder
     assert all(chunks == hits for chunks, hits in found)
 
 
-@pytest.mark.parametrize("step", ["embed", "add", "commit", "finish", "publish", "sweep"])
+@pytest.mark.parametrize("step", ["look_up", "embed", "add", "commit", "finish", "publish", "sweep"])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_run_killed_at_any_step_is_made_good_by_the_next(opened, embedder, folder, monkeypatch, step, calls) -> None:
     (folder / "long.txt").write_text("\n\n".join(f"Paragraph {n} of a long file." for n in range(40)), encoding="utf-8")

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 from llm.embeddings import Embedder
 from llm.options import EmbedderOptions
+from llm.tokens import ModelTokens
 from tests.llm.conftest import until
 
 
@@ -167,6 +169,14 @@ def test_offsets_are_character_spans_of_all_tokens_without_the_special_ones(fold
     assert [text[start:end] for start, end in spans] == ["hello", "world", "密码", "：", "hello", "hello"]
 
 
+def test_the_tokens_alone_give_the_same_offsets_and_are_sent_without_what_they_loaded(folder: Path) -> None:
+    embedder = embedder_of(folder)
+    there = pickle.loads(pickle.dumps(embedder.tokens))
+    assert there == embedder.tokens == ModelTokens(str(folder))
+    assert there.offsets("hello 密码") == embedder.offsets("hello 密码") != []
+    assert len(pickle.dumps(there)) < 500
+
+
 def test_offsets_are_cut_nowhere_and_never_padded(folder: Path) -> None:
     assert len(embedder_of(folder).offsets("hello " * 1000)) == 1000
     assert embedder_of(folder).offsets("hello") == [(0, 5)]
@@ -228,6 +238,16 @@ def test_passes_hold_like_lengths_under_the_budget_and_the_order_stays(
     assert [[len(text.split()) for text in batch] for _, batch in model.passes] == [[8, 8], [7, 2], [1, 1]]
     angles = [vector[1] / vector[0] for vector in vectors]
     assert angles == pytest.approx([9 / len(text) for text in texts])
+
+
+def test_the_vectors_of_each_pass_are_there_before_the_next_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SentenceModel()
+    embedder = with_model(folder, monkeypatch, model, batch_tokens=8)
+    found = embedder.embed_by_passes(["密码", "hello " * 6, "密码", "hello " * 5])
+    assert list(next(found)) == ["hello " * 6]
+    assert len(model.passes) <= 2
+    assert [list(some) for some in found] == [["hello " * 5], ["密码"]]
+    assert list(embedder.embed_by_passes([])) == []
 
 
 def test_the_budget_counts_what_is_read_and_not_what_is_cut(embedder: Embedder, model: SentenceModel) -> None:

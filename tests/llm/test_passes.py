@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llm.models import ModelNotFound
-from llm.passes import PASS_TOKENS, SHARED_ROWS, Passes, batches, load, result_of, weight_type
+from llm.passes import PASS_TOKENS, SHARED_ROWS, Cores, Passes, batches, load, result_of, weight_type
 
 
 @given(st.lists(st.integers(0, 600), max_size=60), st.integers(1, 5000))
@@ -200,3 +200,36 @@ def test_a_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(ModelNotFound, match=r"nobody/nothing cannot be loaded: .*HF_HUB_OFFLINE"):
         load(absent, "nobody/nothing", "cpu")
+
+
+def test_each_of_several_threads_keeps_to_a_core_and_nobody_elses_changes() -> None:
+    torch = pytest.importorskip("torch")
+    before, together = torch.get_num_threads(), threading.Barrier(2)
+
+    def threads() -> int:
+        together.wait(10)
+        torch.ones(2**17).sum()  # the first parallel work is where torch sets a thread up
+        return torch.get_num_threads()
+
+    cores = Cores(2)
+    assert [result_of(one) for one in [cores.begin(threads), cores.begin(threads)]] == [1, 1]
+    assert torch.get_num_threads() == before
+    assert result_of(Cores(1).begin(torch.get_num_threads)) == before
+
+
+def test_a_pass_begins_as_soon_as_any_core_is_free(model: Doubling) -> None:
+    cores = Cores(2)
+    model.gate.clear()
+    slow, quick = cores.begin(model, [1]), cores.begin(int)
+    assert result_of(quick) == 0
+    assert [result_of(cores.begin(lambda number: number, number)) for number in range(3)] == [0, 1, 2]
+    assert not slow.done()
+    model.gate.set()
+    assert result_of(slow) == [2]
+
+
+def test_a_pass_that_fails_frees_its_core() -> None:
+    cores = Cores(1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            result_of(cores.begin(lambda: 1 / 0))
