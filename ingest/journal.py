@@ -8,6 +8,7 @@ from ingest import rows
 from ingest.batches import in_batches
 from ingest.collection import lexical_path
 from ingest.lexical import DamagedIndex, LexicalIndex, Mark
+from ingest.relevance import UNMEASURED, Relevance
 from ingest.rows import Failure, StoredChunk, StoredDocument
 from ingest.sqlite_file import SQLiteFile
 from ingest.terms import terms
@@ -109,6 +110,24 @@ class Journal(SQLiteFile):
             if len(found) >= k or len(candidates) < depth:
                 return found[:k]
             depth *= 2
+
+    def lexical_scores(self, query: str, ids: Collection[str]) -> dict[str, float]:
+        """See `LexicalIndex.scores`."""
+        return self._lexical.scores(self._mark(), query, ids)
+
+    def term_weights(self, query: str) -> dict[str, float]:
+        """See `LexicalIndex.weights`."""
+        return self._lexical.weights(self._mark(), query)
+
+    def relevance(self) -> Relevance:
+        """What was measured last of how each leg finds these chunks."""
+        stored = self._about("relevance")
+        return Relevance.from_json(stored) if stored else UNMEASURED
+
+    def note_relevance(self, measured: Relevance) -> None:
+        """Keep it for those who search."""
+        with self._transaction(changing=False) as connection:
+            connection.execute("INSERT OR REPLACE INTO about VALUES ('relevance', ?)", (measured.to_json(),))
 
     def lexical_is_behind(self) -> bool:
         """Whether the lexical index is missing, broken, of other terms than today's, or not of all chunks."""
