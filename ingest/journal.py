@@ -8,7 +8,7 @@ from ingest import rows
 from ingest.batches import in_batches
 from ingest.collection import lexical_path
 from ingest.lexical import DamagedIndex, LexicalIndex, Mark
-from ingest.relevance import UNMEASURED, Relevance
+from ingest.relevance import Relevance
 from ingest.rows import Failure, StoredChunk, StoredDocument
 from ingest.sqlite_file import SQLiteFile
 from ingest.terms import terms
@@ -121,8 +121,7 @@ class Journal(SQLiteFile):
 
     def relevance(self) -> Relevance:
         """What was measured last of how each leg finds these chunks."""
-        stored = self._about("relevance")
-        return Relevance.from_json(stored) if stored else UNMEASURED
+        return Relevance.from_json(self._about("relevance"))
 
     def note_relevance(self, measured: Relevance) -> None:
         """Keep it for those who search."""
@@ -175,6 +174,18 @@ class Journal(SQLiteFile):
         while found := self._rows(query, (last, *values)):
             last = found[-1][0]
             yield from (id_ for _, id_ in found)
+
+    def around(self, id_: str, width: int) -> tuple[list[str], list[str]]:
+        """The ids of up to `width` chunks before that one in its document, and of as many behind it, nearest first."""
+        before, behind = (
+            self._rows(
+                f"SELECT other.id FROM chunks AS other JOIN chunks AS own USING (source) WHERE own.id = ? "
+                f"AND other.rowid {than} own.rowid ORDER BY other.rowid {order} LIMIT ?",
+                (id_, width),
+            )
+            for than, order in (("<", "DESC"), (">", "ASC"))
+        )
+        return [one for (one,) in before], [one for (one,) in behind]
 
     def by_text(self) -> Iterator[tuple[str, bytes]]:
         """The id of each chunk with the digest of its text; those of equal texts follow each other."""

@@ -25,7 +25,8 @@ from ingest.lexical import DamagedIndex
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
-from ingest.relevance import Relevance, is_due, measure
+from ingest.probes import measure
+from ingest.relevance import Relevance
 from ingest.vector_store import LangChainVectorStore
 
 if TYPE_CHECKING:
@@ -280,8 +281,14 @@ class KnowledgeBase(LangChainVectorStore):
 
     def _measure(self) -> None:
         """Measure how well each leg finds these chunks, where there are twice as many as the last time, or half."""
-        if is_due(self.journal.relevance(), self.count()[1]):
-            self.journal.note_relevance(measure(self))
+        if not self.journal.relevance().is_due(self.count()[1]):
+            return
+        try:
+            measured = measure(self)
+        except Exception:  # everything is in by now, and an embedder can fail with anything
+            log.warning("knowledge base %r goes on with the weights that it had", self.name, exc_info=True)
+        else:
+            self.journal.note_relevance(measured)
 
     def _current(self) -> "Collection":
         if self._outdated:
