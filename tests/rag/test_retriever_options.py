@@ -18,7 +18,7 @@ from llm.options import RerankerOptions
 from llm.rerank import Reranker
 from rag.likeness import Seen
 from rag.questions import embed_question
-from rag.retriever import DEEPEST, HybridRetriever
+from rag.retriever import HybridRetriever
 from rag.selection import Candidate, RetrievalOptions, spread
 from tests.fakes import WordCountEmbedder
 from tests.llm.test_rerank import cross_encoder
@@ -175,12 +175,12 @@ def test_texts_that_say_nearly_the_same_are_told_from_others(one: str, two: str,
         assert seen.take(second) is not same
 
 
-@pytest.mark.parametrize(("copied", "question"), [(SENTENCE, "warranty of the probe"), (SATZ, "探头的保修")])
+@pytest.mark.parametrize(("copied", "question"), [(SENTENCE, "warranty of the probe"), (SATZ, "探头的保修，病假")])
 async def test_copies_take_one_place_however_many_there_are(make: Make, copied: str, question: str) -> None:
     copies = [(f"{copied}{ending}", {}) for ending in "!?。." * 60]
-    retriever = make([*copies, *RULES], k=4)
+    retriever = make([*copies, *RULES], k=2)
     found = await retriever.ainvoke(question)
-    assert len(found) == 4 < DEEPEST
+    assert len(found) == 2
     assert sum(copied in text for text in texts(found)) == 1
     assert copied in found[0].page_content
 
