@@ -8,6 +8,7 @@ from ingest import rows
 from ingest.batches import in_batches
 from ingest.collection import lexical_path
 from ingest.lexical import DamagedIndex, LexicalIndex, Mark
+from ingest.relevance import Relevance
 from ingest.rows import Failure, StoredChunk, StoredDocument
 from ingest.sqlite_file import SQLiteFile
 from ingest.terms import terms
@@ -110,6 +111,23 @@ class Journal(SQLiteFile):
                 return found[:k]
             depth *= 2
 
+    def lexical_scores(self, query: str, ids: Collection[str]) -> dict[str, float]:
+        """See `LexicalIndex.scores`."""
+        return self._lexical.scores(self._mark(), query, ids)
+
+    def term_weights(self, query: str) -> dict[str, float]:
+        """See `LexicalIndex.weights`."""
+        return self._lexical.weights(self._mark(), query)
+
+    def relevance(self) -> Relevance:
+        """What was measured last of how each leg finds these chunks."""
+        return Relevance.from_json(self._about("relevance"))
+
+    def note_relevance(self, measured: Relevance) -> None:
+        """Keep it for those who search."""
+        with self._transaction(changing=False) as connection:
+            connection.execute("INSERT OR REPLACE INTO about VALUES ('relevance', ?)", (measured.to_json(),))
+
     def lexical_is_behind(self) -> bool:
         """Whether the lexical index is missing, broken, of other terms than today's, or not of all chunks."""
         ((chunks, waiting),) = self._rows("SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM unindexed)")
@@ -156,6 +174,18 @@ class Journal(SQLiteFile):
         while found := self._rows(query, (last, *values)):
             last = found[-1][0]
             yield from (id_ for _, id_ in found)
+
+    def around(self, id_: str, width: int) -> tuple[list[str], list[str]]:
+        """The ids of up to `width` chunks before that one in its document, and of as many behind it, nearest first."""
+        before, behind = (
+            self._rows(
+                f"SELECT other.id FROM chunks AS other JOIN chunks AS own USING (source) WHERE own.id = ? "
+                f"AND other.rowid {than} own.rowid ORDER BY other.rowid {order} LIMIT ?",
+                (id_, width),
+            )
+            for than, order in (("<", "DESC"), (">", "ASC"))
+        )
+        return [one for (one,) in before], [one for (one,) in behind]
 
     def by_text(self) -> Iterator[tuple[str, bytes]]:
         """The id of each chunk with the digest of its text; those of equal texts follow each other."""

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,19 @@ class LexicalIndex:
             found = self._at(mark).search(wanted, k)
         return sorted(((id_, round(score, SCORE_DIGITS)) for id_, score in found), key=lambda hit: (-hit[1], hit[0]))
 
+    def scores(self, mark: Mark, query: str, ids: Collection[str]) -> dict[str, float]:
+        """The BM25 scores of those of `ids` that hold any of the query's terms. Raises DamagedIndex."""
+        wanted = dict.fromkeys(terms(query))
+        if not wanted or not ids:
+            return {}
+        with _damage_named(self.folder / mark.name):
+            return dict(self._at(mark).search(wanted, len(ids), among=ids))
+
+    def weights(self, mark: Mark, query: str) -> dict[str, float]:
+        """The inverse document frequency of each of the query's terms, as BM25 has it. Raises DamagedIndex."""
+        with _damage_named(self.folder / mark.name):
+            return self._at(mark).weights(dict.fromkeys(terms(query)))
+
     def check(self, mark: Mark, chunks: int) -> None:
         """Raises DamagedIndex unless all files are there as they were written, and hold so many chunks, and not many
         more that are gone: they count in BM25's frequencies, and tantivy drops them only when it merges their segment.
@@ -162,16 +176,22 @@ class _Opened:
                 self._index.reload()
             self._seen = commit
 
-    def search(self, wanted: Iterable[str], k: int) -> list[tuple[str, float]]:
-        tantivy, searcher = _tantivy(), self._index.searcher()
+    def search(self, wanted: Iterable[str], k: int, among: Collection[str] | None = None) -> list[tuple[str, float]]:
+        tantivy, searcher, schema = _tantivy(), self._index.searcher(), self._index.schema
         k = max(1, min(k, searcher.num_docs))  # it makes room for as many
-        any_of = [
-            (tantivy.Occur.Should, tantivy.Query.term_query(self._index.schema, "terms", term, "freq"))
-            for term in wanted
-        ]
+        any_of = [(tantivy.Occur.Should, tantivy.Query.term_query(schema, "terms", term, "freq")) for term in wanted]
+        query = tantivy.Query.boolean_query(any_of)
+        if among is not None:
+            those = tantivy.Query.const_score_query(tantivy.Query.term_set_query(schema, "id", list(among)), 0.0)
+            query = tantivy.Query.boolean_query([(tantivy.Occur.Must, those), (tantivy.Occur.Must, query)])
         # Who counts the hits reads them all; who does not passes over those that cannot be among the best.
-        hits = searcher.search(tantivy.Query.boolean_query(any_of), k, count=False).hits
+        hits = searcher.search(query, k, count=False).hits
         return [(searcher.doc(address)["id"][0], score) for score, address in hits]
+
+    def weights(self, wanted: Iterable[str]) -> dict[str, float]:
+        searcher = self._index.searcher()
+        found = {term: searcher.doc_freq("terms", term) for term in wanted}
+        return {term: log(1 + (max(searcher.num_docs - has, 0) + 0.5) / (has + 0.5)) for term, has in found.items()}
 
     def check_files(self) -> None:
         """Raises DamagedIndex when a file is not as it was written."""

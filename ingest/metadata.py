@@ -54,9 +54,13 @@ def flatten(metadata: Mapping[Any, Any], *, reserved: frozenset[str] = frozenset
 def where(conditions: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Conditions in Chroma's terms: several names must all hold, and dates are compared as they are stored.
 
-    `{"author": "李", "pages": {"$gt": 3}}`, `{"tags": {"$contains": "甲"}}`, `{"when": {"$gte": date(2024, 1, 1)}}`.
+    `{"author": "李", "pages": {"$gt": 3, "$lt": 9}}`, `{"tags": {"$contains": "甲"}}`,
+    `{"when": {"$gte": date(2024, 1, 1)}}`, `{"$or": [{"author": "李"}, {"pages": {"$in": [1, 2]}}]}`. A chunk without
+    the name meets `$ne`, `$nin` and `$not_contains`, and no other condition; nor does a value of another type than what
+    it is compared with. Raises ValueError for `$and` and `$or` of nothing; for other conditions that it cannot read,
+    Chroma does.
     """
-    each = [_condition(name, wanted) for name, wanted in (conditions or {}).items()]
+    each = [one for name, wanted in (conditions or {}).items() for one in _conditions(name, wanted)]
     return each[0] if len(each) == 1 else {"$and": each} if each else None
 
 
@@ -72,15 +76,21 @@ def with_place(document: Document, source: str | None) -> Document:
     return Document(id=document.id, page_content=document.page_content, metadata=about | place)
 
 
-def _condition(name: str, wanted: Any) -> dict[str, Any]:
+def _conditions(name: str, wanted: Any) -> list[dict[str, Any]]:
     if name in ("$and", "$or"):
-        return {name: [where(one) for one in wanted]}
+        each = [condition for one in wanted if (condition := where(one))]
+        if not each or len(each) < len(wanted):
+            raise ValueError(f"{name} needs a list of conditions, not {wanted!r}")
+        return [each[0] if len(each) == 1 else {name: each}]
     if not isinstance(wanted, Mapping):
-        return {name: _scalar(wanted)}
-    for operator, operand in wanted.items():
-        if operator in ORDERED and isinstance(operand, date):
-            return {f"{name}_ts": {operator: _seconds(operand)}}
-    return {name: {operator: _operand(operand) for operator, operand in wanted.items()}}
+        return [{name: _scalar(wanted)}]
+    return [_comparison(name, operator, operand) for operator, operand in wanted.items()] or [{name: {}}]
+
+
+def _comparison(name: str, operator: str, operand: Any) -> dict[str, Any]:
+    if operator in ORDERED and isinstance(operand, date):
+        return {f"{name}_ts": {operator: _seconds(operand)}}
+    return {name: {operator: _operand(operand)}}
 
 
 def _operand(operand: Any) -> Any:

@@ -25,6 +25,8 @@ from ingest.lexical import DamagedIndex
 from ingest.lock import AlreadyWriting, writer_lock
 from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
+from ingest.probes import measure
+from ingest.relevance import Relevance
 from ingest.vector_store import LangChainVectorStore
 
 if TYPE_CHECKING:
@@ -123,6 +125,23 @@ class KnowledgeBase(LangChainVectorStore):
                 return found[:k]
             depth *= DEEPER
 
+    def coverages(self, query: str, ids: list[str]) -> list[float]:
+        """How much of the query's terms each chunk holds, weighed by rarity: in [0, 2.2), 1 where it holds each once.
+
+        It is the chunk's BM25 score over that of a chunk of mean length that does.
+        """
+        weights = self.term_weights(query)
+        scores = self._ask_lexical(lambda journal: journal.lexical_scores(query, ids))
+        return [scores.get(id_, 0.0) / (sum(weights.values()) or 1) for id_ in ids]
+
+    def relevance(self) -> Relevance:
+        """How far each leg is to be trusted here."""
+        return self.journal.relevance()
+
+    def term_weights(self, query: str) -> dict[str, float]:
+        """The inverse document frequency of each of the query's terms."""
+        return self._ask_lexical(lambda journal: journal.term_weights(query))
+
     def chunks(self, ids: list[str]) -> list[Document]:
         """The chunks in the order of `ids`; one that has been removed in the meantime is left out.
 
@@ -170,6 +189,8 @@ class KnowledgeBase(LangChainVectorStore):
             self._is_writing, self._in_session, self._wrote_last = True, False, False
             try:
                 yield Writer(self, self._batch, lost)
+                self.publish()
+                self._measure()
                 self.journal.note_run(datetime.now().astimezone().isoformat(timespec="seconds"))
                 self._wrote_last = True
             finally:
@@ -235,14 +256,17 @@ class KnowledgeBase(LangChainVectorStore):
             yield self.ask(methodcaller("get", ids=some, where=where, include=include))
 
     def _search(self, query: str, k: int) -> list[tuple[str, float]]:
+        return self._ask_lexical(lambda journal: journal.search(query, k))
+
+    def _ask_lexical(self, question: Callable[[Journal], Result]) -> Result:
         try:
-            return self.journal.search(query, k)
+            return question(self.journal)
         except DamagedIndex:
             if self.journal.lexical_is_behind():
                 self._wrote_last = False
                 with self.writing():  # mends it first
                     pass
-        return self.journal.search(query, k)
+        return question(self.journal)
 
     def publish(self, *, check: bool = False) -> None:
         """Let all that is stored be found by its words; for the writer. A lexical index that cannot take it, or, for
@@ -254,6 +278,17 @@ class KnowledgeBase(LangChainVectorStore):
                 for ids in in_batches(self.journal.ids(), self._batch)
                 for id_, document in self.stored(ids).items()
             )
+
+    def _measure(self) -> None:
+        """Measure how well each leg finds these chunks, where there are twice as many as the last time, or half."""
+        if not self.journal.relevance().is_due(self.count()[1]):
+            return
+        try:
+            measured = measure(self)
+        except Exception:  # everything is in by now, and an embedder can fail with anything
+            log.warning("knowledge base %r goes on with the weights that it had", self.name, exc_info=True)
+        else:
+            self.journal.note_relevance(measured)
 
     def _current(self) -> "Collection":
         if self._outdated:

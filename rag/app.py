@@ -20,6 +20,7 @@ from llm.chat import ChatVLLM
 from llm.engine import Engine
 from llm.models import ModelNotFound
 from llm.protocol import EngineLike, EngineStartFailed
+from llm.rerank import NoReranker, Reranker
 from rag import errors
 from rag.library import EmptyKnowledgeBase, Library
 from rag.routes import ask, openai, operations
@@ -60,7 +61,11 @@ def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | No
     embedder.embed_query("warm-up")
     terms("预热")
     profile = settings.answer.profile_for(engine.parameters)
-    library = Library(settings.store, embedder, k=settings.answer.retrieve)
+    retrieval = settings.retrieval
+    reranker = Reranker(options=settings.reranker) if retrieval.rerank else None
+    if reranker:
+        reranker.score("warm-up", ["warm-up"])
+    library = Library(settings.store, embedder, k=settings.answer.retrieve, options=retrieval, reranker=reranker)
     with suppress(UnknownKnowledgeBase, EmptyKnowledgeBase):  # it may be made and filled later
         library.retriever(settings.store.knowledge_base)
     return Service(
@@ -78,7 +83,7 @@ async def _engine_or_reason(settings: Settings) -> AsyncIterator[EngineLike]:
     try:
         async with Engine.start(settings.engine) as engine:
             yield engine
-    except (EngineStartFailed, ModelNotFound, EmbedderMismatch, asyncio.CancelledError) as error:
+    except (EngineStartFailed, ModelNotFound, NoReranker, EmbedderMismatch, asyncio.CancelledError) as error:
         print(f"groundwell serve: {str(error) or 'stopped before it had started'}", file=sys.stderr)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         raise

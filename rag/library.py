@@ -5,7 +5,9 @@ import threading
 from ingest.knowledge_bases import KnowledgeBaseSummary, list_knowledge_bases
 from ingest.settings import StoreOptions
 from ingest.store import EmbedderLike, KnowledgeBase
+from llm.rerank import Reranker
 from rag.retriever import HybridRetriever
+from rag.selection import RetrievalOptions
 
 
 class EmptyKnowledgeBase(Exception):
@@ -18,8 +20,17 @@ class EmptyKnowledgeBase(Exception):
 class Library:
     """Opens knowledge bases by name. Its methods block; call them from a worker thread."""
 
-    def __init__(self, store: StoreOptions, embedder: EmbedderLike, *, k: int) -> None:
+    def __init__(
+        self,
+        store: StoreOptions,
+        embedder: EmbedderLike,
+        *,
+        k: int,
+        options: RetrievalOptions = RetrievalOptions(),  # noqa: B008 (frozen)
+        reranker: Reranker | None = None,
+    ) -> None:
         self._store, self._embedder, self._k = store, embedder, k
+        self._options, self._reranker = options, reranker
         self._open: dict[str, KnowledgeBase] = {}
         self._lock = threading.Lock()
 
@@ -31,7 +42,13 @@ class Library:
             knowledge_base = self._open[name]
         if knowledge_base.count()[1] == 0:
             raise EmptyKnowledgeBase(name)
-        return HybridRetriever(knowledge_base=knowledge_base, embedder=self._embedder, k=self._k)
+        return HybridRetriever(
+            knowledge_base=knowledge_base,
+            embedder=self._embedder,
+            k=self._k,
+            options=self._options,
+            reranker=self._reranker,
+        )
 
     def list(self) -> list[KnowledgeBaseSummary]:
         """All knowledge bases of the store, by name."""

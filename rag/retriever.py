@@ -1,88 +1,178 @@
 """The passages for a question: a dense and a lexical leg at the same time, fused into one score in [0, 1]."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
-from ingest.store import EmbedderLike, KnowledgeBase
+from ingest.batches import in_batches
+from ingest.decode import storable
+from ingest.store import KnowledgeBase
+from llm.rerank import Reranker
+from rag.likeness import Seen
+from rag.neighbours import widened
+from rag.questions import embed_question
+from rag.selection import Candidate, RetrievalOptions, spread
 
-DEPTH = 4
-"""Candidates of each leg for one passage wanted: a passage that one leg ranks low may be lifted by the other."""
-LEAST_DENSE = 0.05
-"""Weight of the dense leg where the embedder knows nothing of the language, so that it still breaks ties."""
+DEPTH, LEAST_DEPTH = 4, 40
+"""Candidates of each leg for one passage wanted, and at least: what one leg ranks low may be lifted by the other."""
+DEEPEST = 1000
+"""Candidates of each leg at most, where those before them said nearly the same."""
+SCORE_DIGITS = 4
 
+Filter = Mapping[str, Any]
 Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One search, checked."""
+
+    query: str
+    k: int
+    threshold: float
+    filter: Filter | None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"a search for {self.k} passages finds nothing: ask for 1 or more")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"a score is in [0, 1]; a threshold of {self.threshold} is not")
 
 
 class HybridRetriever(BaseRetriever):
     """Finds the `k` best chunks of a knowledge base, best first, with `metadata["score"]` in [0, 1], higher is better.
 
-    The score is a convex combination of the legs, each scaled from its least possible value to its best of this
-    question (Bruch, Gai, Ingber 2023, "An Analysis of Fusion Functions for Hybrid Retrieval", TM2C2).
+    The score is made of a chunk's cosine similarity and of how much of the question's terms it holds, weighed by what
+    was measured on this knowledge base: `ingest/relevance.py` says how, and what the bar at 0.5 is. With a reranker it
+    is the reranker's, which has its border between relevant and not at 0.5 too.
+
+    A call may say otherwise: `ainvoke(question, k=3, score_threshold=0.5, filter={"year": {"$gte": 2024}})`. `filter`
+    takes what `ingest.metadata.where` does and holds for both legs. Nothing is found where no chunk meets it, or none
+    reaches the threshold. `k` may be more than there are. Raises ValueError for a `k` below 1, a threshold outside
+    [0, 1] and a filter that cannot be read.
+
+    Chunks that say nearly the same (`rag.likeness`) take one place. A question longer than the embedder reads is
+    searched for as a whole (`rag.questions`).
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     knowledge_base: KnowledgeBase
     embedder: Any
-    k: int = 5
+    k: int = Field(5, ge=1)
+    options: RetrievalOptions = RetrievalOptions()
+    reranker: Reranker | None = None
+    """Reads the best candidates, which get its scores."""
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        score_threshold: float | None = None,
+        filter: Filter | None = None,
     ) -> list[Document]:
-        k = self.k if k is None else k
+        search = self._checked(query, k, score_threshold, filter)
         (vector, dense), lexical = await asyncio.gather(
-            asyncio.to_thread(self._dense, query, k), asyncio.to_thread(self._lexical, query, k)
+            asyncio.to_thread(self._dense, search), asyncio.to_thread(self._lexical, search, self._depth(search))
         )
-        return await asyncio.to_thread(self._fused, query, k, vector, dense, lexical)
+        found = await asyncio.to_thread(self._candidates, search, vector, dense, lexical)
+        if self.reranker and found:
+            found = _reranked(found, await self.reranker.ascore(search.query, _texts(found)))
+        return await asyncio.to_thread(self._passages, search, found)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        score_threshold: float | None = None,
+        filter: Filter | None = None,
     ) -> list[Document]:
-        k = self.k if k is None else k
-        vector, dense = self._dense(query, k)
-        return self._fused(query, k, vector, dense, self._lexical(query, k))
+        search = self._checked(query, k, score_threshold, filter)
+        vector, dense = self._dense(search)
+        found = self._candidates(search, vector, dense, self._lexical(search, self._depth(search)))
+        if self.reranker and found:
+            found = _reranked(found, self.reranker.score(search.query, _texts(found)))
+        return self._passages(search, found)
 
-    def _dense(self, query: str, k: int) -> tuple[list[float], Scores]:
-        vector = self.embedder.embed_query(query)
-        return vector, dict(self.knowledge_base.dense(vector, k * DEPTH))
+    def _checked(self, query: str, k: int | None, threshold: float | None, filter: Filter | None) -> _Search:
+        wanted = self.k if k is None else k
+        return _Search(
+            storable(query), wanted, self.options.score_threshold if threshold is None else threshold, filter
+        )
 
-    def _lexical(self, query: str, k: int) -> Scores:
-        return dict(self.knowledge_base.lexical(query, k * DEPTH))
+    def _wanted(self, search: _Search) -> int:
+        """Candidates that are different from each other: more than passages where something chooses among them."""
+        read = self.options.rerank_candidates if self.reranker else 0
+        return max(read, search.k * (DEPTH if self.options.diversity else 1))
 
-    def _fused(self, query: str, k: int, vector: list[float], dense: Scores, lexical: Scores) -> list[Document]:
-        only_lexical = [id_ for id_ in lexical if id_ not in dense]
-        dense |= dict(zip(only_lexical, self.knowledge_base.similarities(vector, only_lexical), strict=True))
-        weight = dense_weight(query, self.embedder)
-        scores = fuse(dense, lexical, weight=weight)
-        best = sorted(scores, key=lambda id_: (-scores[id_], id_))[:k]
-        documents = self.knowledge_base.chunks(best)
-        for document in documents:
-            document.metadata["score"] = round(scores[str(document.id)], 4)
-        return documents
+    def _depth(self, search: _Search) -> int:
+        return max(LEAST_DEPTH, DEPTH * self._wanted(search))
+
+    def _dense(self, search: _Search) -> tuple[list[float], Scores]:
+        vector = embed_question(search.query, self.embedder)
+        return vector, dict(self.knowledge_base.dense(vector, self._depth(search), search.filter))
+
+    def _lexical(self, search: _Search, depth: int) -> Scores:
+        return dict(self.knowledge_base.lexical(search.query, depth, search.filter))
+
+    def _candidates(self, search: _Search, vector: list[float], dense: Scores, lexical: Scores) -> list[Candidate]:
+        """The best of what the legs have found, and, where much of that says the same, of what they find deeper."""
+        wanted, depth = self._wanted(search), self._depth(search)
+        least = 0.0 if self.reranker else search.threshold
+        while True:
+            scores = self._scores(search.query, vector, [*(dense | lexical)])
+            good = {id_: score for id_, score in scores.items() if round(score, SCORE_DIGITS) >= least}
+            found = self._different(good, wanted)
+            has_more = len(good) == len(scores) and max(len(dense), len(lexical)) >= depth
+            if len(found) >= wanted or not has_more or depth >= DEEPEST:
+                return found
+            depth *= DEPTH
+            dense = dict(self.knowledge_base.dense(vector, depth, search.filter))
+            lexical = self._lexical(search, depth)
+
+    def _scores(self, query: str, vector: list[float], ids: list[str]) -> Scores:
+        similarities = self.knowledge_base.similarities(vector, ids)
+        coverages = self.knowledge_base.coverages(query, ids)
+        weights = self.knowledge_base.relevance().for_question(query, self.embedder)
+        return dict(zip(ids, map(weights.relevance, similarities, coverages), strict=True))
+
+    def _different(self, scores: Scores, wanted: int) -> list[Candidate]:
+        """The best, best first, without those that say nearly the same as a better one."""
+        seen, found = Seen(), list[Candidate]()
+        for ids in in_batches(sorted(scores, key=lambda id_: (-scores[id_], id_)), wanted):
+            documents = self.knowledge_base.chunks(ids)
+            found += [Candidate(one, scores[str(one.id)]) for one in documents if seen.take(one.page_content)]
+            if len(found) >= wanted:
+                break
+        return found[:wanted]
+
+    def _passages(self, search: _Search, candidates: list[Candidate]) -> list[Document]:
+        chosen = [one for one in candidates if round(one.score, SCORE_DIGITS) >= search.threshold]
+        if self.options.diversity:
+            vectors = self.knowledge_base.vectors([str(candidate.document.id) for candidate in chosen])
+            chosen = spread(chosen, vectors, search.k, diversity=self.options.diversity)
+        passages = [candidate.document for candidate in chosen[: search.k]]
+        for passage, candidate in zip(passages, chosen, strict=False):
+            passage.metadata["score"] = round(candidate.score, SCORE_DIGITS)
+        width = self.options.neighbours
+        return widened(passages, self.knowledge_base, width) if width else passages
 
 
-def fuse(dense: Scores, lexical: Scores, *, weight: float) -> Scores:
-    """Fuse cosine similarities [-1, 1] and BM25 scores [0, ∞) into [0, 1], `weight` on the dense leg."""
-    best_dense = 1 + max(dense.values(), default=0.0) or 1.0
-    best_lexical = max(lexical.values(), default=0.0) or 1.0
-    return {
-        id_: weight * ((1 + dense.get(id_, -1.0)) / best_dense) + (1 - weight) * (lexical.get(id_, 0.0) / best_lexical)
-        for id_ in dense | lexical
-    }
+def _texts(candidates: list[Candidate]) -> list[str]:
+    return [candidate.document.page_content for candidate in candidates]
 
 
-def dense_weight(query: str, embedder: EmbedderLike) -> float:
-    """The dense leg's weight in [0.05, 0.5]: half the share of the query's letters that the embedder reads as words.
-
-    An embedder whose vocabulary lacks a language cuts it into single characters and knows little of what they mean:
-    MiniLM reads English words whole and Chinese one character at a time.
-    """
-    spans = [(start, end) for start, end in embedder.offsets(query) if query[start:end].strip().isalnum()]
-    letters = sum(end - start for start, end in spans)
-    in_words = sum(end - start for start, end in spans if end - start > 1)
-    return max(LEAST_DENSE, 0.5 * in_words / letters) if letters else 0.5
+def _reranked(candidates: list[Candidate], scores: list[float]) -> list[Candidate]:
+    """The candidates with new scores, best first."""
+    pairs = zip(candidates, scores, strict=True)
+    return sorted((Candidate(one.document, score) for one, score in pairs), key=lambda one: -one.score)

@@ -6,8 +6,9 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from ingest.settings import ENVIRONMENT_PREFIX, IngestSettings
-from llm.options import EngineOptions, Options, refuse_unknown
+from llm.options import EngineOptions, Options, RerankerOptions, refuse_unknown
 from rag.profile import AnswerOptions
+from rag.selection import RetrievalOptions
 
 
 class ServerOptions(Options):
@@ -24,6 +25,8 @@ class Settings(IngestSettings):
     model_config = SettingsConfigDict(extra="forbid")
 
     engine: EngineOptions = EngineOptions()
+    retrieval: RetrievalOptions = RetrievalOptions()
+    reranker: RerankerOptions = RerankerOptions()
     answer: AnswerOptions = AnswerOptions()
     server: ServerOptions = ServerOptions()
 

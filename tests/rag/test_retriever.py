@@ -2,8 +2,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests
@@ -12,46 +10,12 @@ from ingest.store import KnowledgeBase
 from llm.chat import ChatVLLM
 from rag.condense import standalone
 from rag.profile import SMALL
-from rag.retriever import LEAST_DENSE, HybridRetriever, dense_weight, fuse
+from rag.retriever import HybridRetriever
 from tests.fakes import WordCountEmbedder
-
-IDS = st.sampled_from("abcdef")
-UNIT = st.floats(0, 1)
 
 
 def sources(documents: list) -> list[str]:
     return [document.metadata["source"] for document in documents]
-
-
-@given(st.dictionaries(IDS, st.floats(-1, 1)), st.dictionaries(IDS, st.floats(0, 1e6)), UNIT)
-def test_fused_scores_are_from_0_to_1(dense, lexical, weight) -> None:
-    scores = fuse(dense, lexical, weight=weight)
-    assert scores.keys() == dense.keys() | lexical.keys()
-    assert all(0 <= score <= 1 + 1e-9 for score in scores.values())
-
-
-def test_the_best_of_both_legs_scores_1_and_the_worst_0() -> None:
-    scores = fuse({"both": 0.8, "dense": 0.8, "none": -1.0}, {"both": 7.0, "lexical": 7.0}, weight=0.5)
-    assert scores == pytest.approx({"both": 1, "dense": 0.5, "lexical": 0.5, "none": 0})
-
-
-def test_fusing_nothing_gives_nothing() -> None:
-    assert fuse({}, {}, weight=0.5) == {}
-
-
-@pytest.mark.parametrize(
-    ("query", "weight"),
-    [
-        ("How many days of leave", 0.5),
-        ("年假有几天？", LEAST_DENSE),
-        ("leave 年假", 0.5 * 5 / 7),
-        ("", 0.5),
-        ("?! …", 0.5),
-        ("x", LEAST_DENSE),
-    ],
-)
-def test_the_dense_leg_counts_as_much_as_its_embedder_reads_words(query: str, weight: float) -> None:
-    assert dense_weight(query, WordCountEmbedder()) == pytest.approx(weight)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +40,7 @@ async def test_the_question_itself_ranks_first_and_scores_are_in_order(retriever
     found = await retriever.ainvoke("The canteen opens at noon.")
     scores = [document.metadata["score"] for document in found]
     assert sources(found)[0] == "canteen.txt"
-    assert scores[0] == 1
+    assert scores[0] > 0.99
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
 
@@ -155,7 +119,7 @@ async def test_the_loop_runs_on_while_the_words_are_searched_for(
 ) -> None:
     lexical = knowledge_base.lexical
 
-    def slow(query: str, k: int) -> list[tuple[str, float]]:
+    def slow(query: str, k: int, where: None = None) -> list[tuple[str, float]]:
         blocked.embed_query(query)
         return lexical(query, k)
 
