@@ -1,14 +1,19 @@
 """What a knowledge base needs of an embedder, and how any LangChain `Embeddings` gives it."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, cast
 
 from langchain_core.embeddings import Embeddings
 
+from ingest.batches import in_batches
+
 WORD = re.compile(r"\w+|[^\w\s]")
 UNKNOWN_LIMIT = 10**9
+EMBEDDED_AT_ONCE = 128
+"""Texts that an embedder without passes of its own gets in one call, after which it is known how many are done."""
 
 
 class EmbedderLike(Protocol):
@@ -63,3 +68,12 @@ def adapted(embeddings: Embeddings | EmbedderLike) -> EmbedderLike:
     """An embedder of ours as it is; any other LangChain one with what it lacks."""
     ours = hasattr(type(embeddings), "offsets")  # asking for its other attributes would load the model
     return cast(EmbedderLike, embeddings) if ours else ForeignEmbedder(cast(Embeddings, embeddings))
+
+
+def embed_in_parts(embedder: EmbedderLike, texts: list[str]) -> Iterator[Mapping[str, list[float]]]:
+    """The texts' vectors, some at a time, as soon as they are there."""
+    if by_passes := getattr(embedder, "embed_by_passes", None):
+        yield from by_passes(texts)
+        return
+    for some in in_batches(texts, EMBEDDED_AT_ONCE):
+        yield dict(zip(some, embedder.embed_documents(some), strict=True))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from ingest.document import FailedSource
 from ingest.plan import Plan
 from ingest.prepare import FileEnd
+from ingest.prepared import PreparedDocument
 from ingest.report import Progress, Report
 from ingest.rows import Failure, StoredDocument
-from ingest.writer import PreparedDocument
 
 LOST = "was added without a file, and its text is no longer in Chroma: add it again"
 

@@ -16,11 +16,15 @@ from ingest.lock import writing_now
 from ingest.outcome import FinishedFile, Outcome
 from ingest.plan import NOTHING, Earlier, Plan, make_plan
 from ingest.prepare import FileEnd, Job, Read
+from ingest.prepared import PreparedDocument
 from ingest.report import Progress, Report
 from ingest.settings import IngestOptions
 from ingest.store import KnowledgeBase
 from ingest.workers import Workers
-from ingest.writer import Place, PreparedDocument, Vectors, Writer
+from ingest.writer import Place, Vectors, Writer
+
+FIRST_BATCH = 64
+"""Chunks of the first batch; each after it has twice as many, up to the largest."""
 
 Reads = Generator[tuple[str, Read], None, None]
 
@@ -84,7 +88,8 @@ def _reads(plan: Plan, embedder: EmbedderLike, options: IngestOptions) -> Reads:
     with Workers(min(options.worker_count(), len(files)), options.file_seconds) as workers:
         # The limit may load the model, which takes as long as starting the workers.
         limit = min(options.chunk_tokens, embedder.max_tokens)
-        job = Job(options.recipe(), embedder, limit, options.file_memory_mib)
+        tokens = getattr(embedder, "tokens", embedder)
+        job = Job(options.recipe(), tokens, limit, options.file_memory_mib)
         if options.workers == 0:
             yield from ((file, read) for file, path in files for read in job.read(file, path))
         else:
@@ -100,8 +105,9 @@ class _Batch:
     complete: list[PreparedDocument | FinishedFile] = field(default_factory=list)
 
 
-def _batches(reads: Reads, outcome: Outcome, size: int, tell: Callable[[], None]) -> Iterator[_Batch]:
-    batch = _Batch()
+def _batches(reads: Reads, outcome: Outcome, largest: int, tell: Callable[[], None]) -> Iterator[_Batch]:
+    """The first ones are smaller: there is nothing yet to be embedded while they are read."""
+    size, batch = min(FIRST_BATCH, largest), _Batch()
     for file, read in reads:
         if isinstance(read, FailedSource):
             outcome.failed(file, read)
@@ -112,12 +118,12 @@ def _batches(reads: Reads, outcome: Outcome, size: int, tell: Callable[[], None]
                 batch.places.append((read, index))
                 if len(batch.places) == size and index < len(read.chunks) - 1:
                     yield batch
-                    batch = _Batch()
+                    size, batch = min(2 * size, largest), _Batch()
             batch.complete.append(read)
         tell()
         if len(batch.places) >= size:
             yield batch
-            batch = _Batch()
+            size, batch = min(2 * size, largest), _Batch()
     yield batch
 
 
@@ -141,11 +147,12 @@ def _write(batches: Iterator[_Batch], writer: Writer, outcome: Outcome, tell: Ca
         stored: Future[_Batch] | None = None
         try:
             for batch in chain(batches, (None,)):
+                wanted = writer.look_up(batch.places) if batch else None
                 if before:
                     vectors = before[1].result()
                     note(stored)
                     stored = writing.submit(_store, before[0], vectors, writer)
-                before = (batch, embedding.submit(writer.embed, batch.places, embedded)) if batch else None
+                before = (batch, embedding.submit(writer.embed, wanted, embedded)) if batch and wanted else None
             note(stored)
         finally:
             is_over.set()

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from ingest.document import FailedSource, LoadedDocument, LoadOptions, Scalar
 from ingest.load import load_all
+from ingest.prepared import PreparedDocument
 from ingest.split import Offsets, split
-from ingest.writer import PreparedDocument
 
 RECIPE = "5"
 """Raise it when loading or splitting changes what comes out: every file then counts as changed."""
@@ -71,10 +71,11 @@ Read = PreparedDocument | FailedSource | FileEnd
 
 @dataclass(frozen=True)
 class Job:
-    """How files are read: the same for all of a run. It is pickled, and so is the embedder in it."""
+    """How files are read: the same for all of a run. It is pickled, and so are the tokens in it."""
 
     recipe: Recipe
-    embedder: Tokens
+    tokens: Tokens
+    """The embedder, or what counts its tokens and is sooner imported."""
     max_tokens: int
     """Of a chunk: what the recipe asks for, or the embedder's own limit."""
     memory_mib: int
@@ -95,7 +96,7 @@ class Job:
         return PreparedDocument(
             source=document.source,
             content_hash=self.recipe.document_hash(document),
-            chunks=tuple(split(document, self.embedder.offsets, self.max_tokens)),
+            chunks=tuple(split(document, self.tokens.offsets, self.max_tokens)),
             problems=document.problems,
             file=file,
             metadata={**document.metadata, **dict(self.recipe.metadata)},

@@ -23,7 +23,8 @@ from ingest.metadata import SPAN, flatten
 from ingest.report import first_of
 
 if TYPE_CHECKING:
-    from ingest.writer import PreparedDocument, Writer
+    from ingest.prepared import PreparedDocument
+    from ingest.writer import Writer
 
 BATCH = 1000
 """Texts embedded and written at a time."""
@@ -214,8 +215,8 @@ class LangChainVectorStore(VectorStore):
 
     def _prepared(self, text: str, metadata: Mapping[str, Any], id_: str) -> "PreparedDocument":
         from ingest.document import LoadedDocument
+        from ingest.prepared import PreparedDocument
         from ingest.split import CHARACTERS_PER_TOKEN, Chunk, split
-        from ingest.writer import PreparedDocument
 
         whole = Chunk(text, 0, len(text), None, None, "")
         limit = self.embedder.max_tokens

@@ -101,12 +101,12 @@ class Workers:
 
 
 def _pickled(job: Job) -> bytes:
-    if type(job.embedder).__module__ == "__main__":
-        raise EmbedderNotShared(job.embedder, "define its class in a module, not in the script")
+    if type(job.tokens).__module__ == "__main__":
+        raise EmbedderNotShared(job.tokens, "define its class in a module, not in the script")
     try:
         return pickle.dumps(job)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise EmbedderNotShared(job.embedder, f"give it a `__reduce__`, for pickling fails ({error})") from error
+        raise EmbedderNotShared(job.tokens, f"give it a `__reduce__`, for pickling fails ({error})") from error
 
 
 class _Worker:

@@ -1,48 +1,40 @@
 """The writing side of a knowledge base: an order of steps that can be killed after any of them."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingest.batches import in_batches
+from ingest.embedder import embed_in_parts
 from ingest.imprint import imprint
 from ingest.metadata import OF_A_CHUNK, Flat, flatten
-from ingest.rows import Failure, StoredChunk, StoredDocument, chunk_id
-from ingest.split import Chunk
+from ingest.prepared import PreparedDocument
+from ingest.rows import Failure, StoredChunk
 
 if TYPE_CHECKING:
     from ingest.store import KnowledgeBase
-
-
-@dataclass(frozen=True)
-class PreparedDocument:
-    """A document cut into chunks, not yet stored."""
-
-    source: str
-    content_hash: str
-    chunks: tuple[Chunk, ...]
-    problems: tuple[str, ...] = ()
-    file: str | None = None
-    """The file it came from: itself, or the archive or mail it is in. None: there is no file."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What is stored with each chunk besides its place."""
-
-    def stored_chunk(self, index: int) -> StoredChunk:
-        """Chunk `index` as the journal keeps it."""
-        return StoredChunk.of(chunk_id(self.source, self.content_hash, index), self.chunks[index].text)
-
-    def stored(self) -> StoredDocument:
-        """The document as the journal keeps it."""
-        return StoredDocument(self.source, self.content_hash, len(self.chunks), self.problems, self.file)
 
 
 Place = tuple[PreparedDocument, int]
 """A chunk: its document and its number in it."""
 Vectors = dict[bytes, Any]
 """A vector for each digest of a text."""
-EMBEDDED_AT_ONCE = 128
-"""Texts of about the same length, after which it is told how many have been."""
+
+
+@dataclass
+class Wanted:
+    """The texts of a batch of chunks, and what is known of their vectors."""
+
+    digests: Set[bytes]
+    vectors: Vectors
+    """Those that are stored; `Writer.embed` adds the rest."""
+    missing: dict[bytes, str]
+    """Those that must be embedded, the longest first."""
+    earlier: "dict[bytes, Wanted]"
+    """Those that are being embedded, with another batch."""
+    stored: int
+    """Chunks whose vectors do not wait for this batch to be embedded."""
 
 
 class Writer:
@@ -57,21 +49,43 @@ class Writer:
         """`lost`: added documents whose chunks were not in Chroma any more when this writer came."""
         self._knowledge_base, self._batch, self.lost = knowledge_base, batch, lost
         self._journal = knowledge_base.journal
-        self._recent: deque[Vectors] = deque(maxlen=2)
+        self._recent: deque[Wanted] = deque(maxlen=2)
 
-    def embed(self, places: list[Place], tell: Callable[[int], None] = lambda chunks: None) -> Vectors:
-        """The vectors of chunks, by digest of their text; a text whose vector is stored is not embedded again.
+    def look_up(self, places: list[Place]) -> Wanted:
+        """What must be embedded of these chunks; a text whose vector is stored must not.
 
-        May run while another thread still writes the last two batches: their vectors count as stored. `tell` is called
-        again and again with how many chunks more have a vector.
+        May run while the batch before is embedded and the one before that is written: theirs count as stored.
         """
-        vectors = self._vectors([document.stored_chunk(index) for document, index in places], tell)
-        self._recent.append(vectors)
-        return vectors
+        chunks = [document.stored_chunk(index) for document, index in places]
+        texts = {chunk.digest: chunk.text for chunk in chunks}
+        earlier = {digest: one for one in self._recent for digest in texts.keys() & one.digests}
+        ids = self._journal.ids_by_digest(texts.keys() - earlier.keys())
+        stored = self._knowledge_base.vectors(list(ids.values()))
+        vectors = {digest: stored[id_] for digest, id_ in ids.items() if id_ in stored}
+        missing = sorted(texts.keys() - earlier.keys() - vectors.keys(), key=lambda digest: -len(texts[digest]))
+        to_embed = {digest: texts[digest] for digest in missing}
+        self._recent.append(Wanted(texts.keys(), vectors, to_embed, earlier, len(chunks) - len(missing)))
+        return self._recent[-1]
+
+    def embed(self, wanted: Wanted, tell: Callable[[int], None] = lambda chunks: None) -> Vectors:
+        """The vectors by digest of the text; batches are embedded in the order in which they were looked up.
+
+        `tell` is called again and again with how many chunks more have a vector.
+        """
+        import numpy
+
+        tell(wanted.stored)
+        digests = {text: digest for digest, text in wanted.missing.items()}
+        for some in embed_in_parts(self._knowledge_base.embedder, list(digests)) if digests else ():
+            wanted.vectors.update((digests[text], numpy.asarray(vector)) for text, vector in some.items())
+            tell(len(some))
+        wanted.vectors.update((digest, one.vectors[digest]) for digest, one in wanted.earlier.items())
+        wanted.earlier.clear()
+        return wanted.vectors
 
     def add(self, places: list[Place], vectors: Vectors | None = None) -> None:
         """Write chunks to Chroma, with the vectors that `embed` gave for them; without these, embed them first."""
-        vectors = self.embed(places) if vectors is None else vectors
+        vectors = self.embed(self.look_up(places)) if vectors is None else vectors
         chunks = [document.stored_chunk(index) for document, index in places]
         # An id names all that is stored with it. What a document holds must not become pending: a sweep would drop it.
         known = self._journal.known(chunk.id for chunk in chunks)
@@ -128,22 +142,6 @@ class Writer:
             with self._knowledge_base.changing_index(len(ids)):
                 self._knowledge_base.collection.delete(ids=ids)
             self._journal.forget(ids)
-
-    def _vectors(self, chunks: list[StoredChunk], tell: Callable[[int], None]) -> Vectors:
-        import numpy
-
-        texts = {chunk.digest: chunk.text for chunk in chunks}
-        vectors = {digest: recent[digest] for recent in self._recent for digest in texts.keys() & recent.keys()}
-        ids = self._journal.ids_by_digest(texts.keys() - vectors.keys())
-        stored = self._knowledge_base.vectors(list(ids.values()))
-        vectors |= {digest: stored[id_] for digest, id_ in ids.items() if id_ in stored}
-        missing = sorted((digest for digest in texts if digest not in vectors), key=lambda digest: -len(texts[digest]))
-        tell(len(chunks) - len(missing))
-        for digests in in_batches(missing, EMBEDDED_AT_ONCE):
-            embedded = self._knowledge_base.embedder.embed_documents([texts[digest] for digest in digests])
-            vectors |= {digest: numpy.asarray(vector) for digest, vector in zip(digests, embedded, strict=True)}
-            tell(len(digests))
-        return vectors
 
 
 def _metadata(document: PreparedDocument, index: int) -> Any:

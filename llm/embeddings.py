@@ -5,8 +5,9 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,11 +15,11 @@ from langchain_core.embeddings import Embeddings
 
 from llm.models import resolve
 from llm.options import EmbedderOptions
-from llm.passes import PASS_TOKENS, Passes, batches, load, one_thread_each, result_of
+from llm.passes import PASS_TOKENS, Cores, Passes, batches, load, result_of
+from llm.tokens import ModelTokens
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from tokenizers import Tokenizer
 
 PROMPTS: dict[str, list[str]] = {"query": ["query"], "document": ["document", "passage", "corpus"]}
 """The names that models' configurations give to the two prompts; sentence-transformers fills in empty ones."""
@@ -51,8 +52,7 @@ class Embedder(Embeddings):
         self.options = options
         self._loading = threading.Lock()
         self._passes: Passes[str, list[float]] = Passes(self._embed_queries, "embedder")
-        self._cores: ThreadPoolExecutor | None = None
-        self._at_once = 1
+        self._cores = Cores(1)
 
     def __reduce__(self) -> "tuple[type[Embedder], tuple[EmbedderOptions]]":
         """Pickled, it is its options: a worker process that only counts tokens loads no model."""
@@ -78,8 +78,7 @@ class Embedder(Embeddings):
             log.info("%s is run with padding: %s", self.options.model, error)
             return load(SentenceTransformer, self.options.model, self.options.device)
         # Its many small products gain less from a second core than a second batch does.
-        self._at_once = torch.get_num_threads()
-        self._cores = one_thread_each(self._at_once)
+        self._cores = Cores(torch.get_num_threads())
         return model
 
     @property
@@ -88,20 +87,14 @@ class Embedder(Embeddings):
             return self._loaded
 
     @cached_property
-    def _tokenizer(self) -> "Tokenizer":
-        """A copy without truncation and padding: counting must see what encoding would cut."""
-        from tokenizers import Tokenizer
-
-        file = Path(self._folder) / "tokenizer.json"
-        found = Tokenizer.from_file(str(file)) if file.is_file() else Tokenizer.from_pretrained(self._folder)
-        found.no_truncation()
-        found.no_padding()
-        return found
+    def tokens(self) -> ModelTokens:
+        """The model's tokens, for a process that only cuts texts."""
+        return ModelTokens(self._folder)
 
     @cached_property
     def max_tokens(self) -> int:
         """How many tokens of a document's own text fit, the document prompt and special tokens taken off."""
-        return self._limit - len(self._tokenizer.encode(self._prompt("document")).ids)
+        return self._limit - len(self.tokens.tokenizer.encode(self._prompt("document")).ids)
 
     @property
     def _limit(self) -> int:
@@ -134,20 +127,34 @@ class Embedder(Embeddings):
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The character span of each of the text's tokens, without special tokens, in order."""
-        return self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return self.tokens.offsets(text)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """One normalised vector for each text, in order. Other callers get in between its batches."""
-        vectors: Vectors = {}
-        for some in in_groups(self._batches(texts, "document"), self._at_once):
-            vectors.update(result_of(self._passes.alone(self._encode_at_once, some, "document")))
+        vectors = dict(chain.from_iterable(some.items() for some in self.embed_by_passes(texts)))
         return [list(vectors[text]) for text in texts]
+
+    def embed_by_passes(self, texts: list[str]) -> Iterator[Vectors]:
+        """The same vectors by their texts, those of each forward pass when it ends: for who shows how far it is."""
+        running: set[Future[Vectors]] = set()
+        for some in self._batches(texts, "document"):
+            if len(running) == self._cores.count:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (one.result() for one in done)
+            running.add(result_of(self._passes.alone(self._begin, some, "document")))
+        yield from (result_of(one) for one in as_completed(running))
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """`embed_documents` off the event loop; when cancelled, no further batch is begun."""
         vectors: Vectors = {}
-        for some in in_groups(await asyncio.to_thread(self._batches, texts, "document"), self._at_once):
-            vectors.update(await asyncio.wrap_future(self._passes.alone(self._encode_at_once, some, "document")))
+        running: set[asyncio.Future[Vectors]] = set()
+        for some in await asyncio.to_thread(self._batches, texts, "document"):
+            if len(running) == self._cores.count:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                vectors.update(chain.from_iterable(one.result().items() for one in done))
+            begun = await asyncio.wrap_future(self._passes.alone(self._begin, some, "document"))
+            running.add(asyncio.wrap_future(begun))
+        vectors.update(chain.from_iterable([(await one).items() for one in running]))
         return [list(vectors[text]) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
@@ -159,9 +166,8 @@ class Embedder(Embeddings):
         return (await asyncio.wrap_future(self._passes.share([text])))[0]
 
     def _embed_queries(self, texts: list[str]) -> list[list[float]]:
-        vectors: Vectors = {}
-        for some in in_groups(self._batches(texts, "query"), self._at_once):
-            vectors.update(self._encode_at_once(some, "query"))
+        running = [self._begin(some, "query") for some in self._batches(texts, "query")]
+        vectors = dict(chain.from_iterable(one.result().items() for one in running))
         return [list(vectors[text]) for text in texts]
 
     def _batches(self, texts: list[str], kind: Kind) -> list[list[str]]:
@@ -170,8 +176,8 @@ class Embedder(Embeddings):
             raise TypeError("texts is one text, whose characters would be embedded one by one: give a list")
         different = list(dict.fromkeys(texts))
         lengths = self._lengths(different, kind) if different else []
-        fair = max(PASS_TOKENS, -(-sum(lengths) // self._at_once))  # a few questions are work for every core too
-        budget = self.options.batch_tokens if self._at_once == 1 else min(fair, self.options.batch_tokens)
+        fair = max(PASS_TOKENS, -(-sum(lengths) // self._cores.count))  # a few questions are work for every core too
+        budget = self.options.batch_tokens if self._cores.count == 1 else min(fair, self.options.batch_tokens)
         return [[different[row] for row in rows] for rows in batches(lengths, budget)]
 
     def _lengths(self, texts: list[str], kind: Kind) -> list[int]:
@@ -179,15 +185,14 @@ class Embedder(Embeddings):
         prompt, limit, lengths = self._prompt(kind), self._limit, []
         for start in range(0, len(texts), TOKENIZED):
             prompted = [prompt + text for text in texts[start : start + TOKENIZED]]
-            lengths += [len(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(prompted)]
+            lengths += [len(encoding.ids) for encoding in self.tokens.tokenizer.encode_batch_fast(prompted)]
         if too_long := sum(length > limit for length in lengths):
             log.warning(TOO_LONG, too_long, len(texts), limit, self.options.model, max(lengths))
         return [min(length, limit) for length in lengths]
 
-    def _encode_at_once(self, batches: list[list[str]], kind: Kind) -> Vectors:
-        """A forward pass for each batch, at the same time; for the thread of passes."""
-        every = (self._cores.map if self._cores else map)(partial(self._encode, kind=kind), batches)
-        return {text: vector for vectors in every for text, vector in vectors.items()}
+    def _begin(self, texts: list[str], kind: Kind) -> "Future[Vectors]":
+        """Begin a forward pass as soon as a core is free; for the thread of passes."""
+        return self._cores.begin(self._encode, texts, kind)
 
     def _encode(self, texts: list[str], kind: Kind) -> Vectors:
         """One forward pass."""
@@ -198,8 +203,3 @@ class Embedder(Embeddings):
         vectors = encode(texts, prompt=self._prompt(kind), batch_size=len(texts), show_progress_bar=False)
         lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
         return dict(zip(texts, (vectors / numpy.maximum(lengths, 1e-12)).tolist(), strict=True))
-
-
-def in_groups(batches: list[list[str]], size: int) -> Iterator[list[list[str]]]:
-    """The batches in order, so many at a time."""
-    return (batches[at : at + size] for at in range(0, len(batches), size))

@@ -119,16 +119,38 @@ class Passes(Generic[Row, Result]):
         return None
 
 
-def one_thread_each(count: int) -> ThreadPoolExecutor:
-    """Threads whose passes run on one core each, all of them at the same time."""
-    import torch
+class Cores:
+    """Threads that each run passes on a core of their own, or one thread whose passes run on all cores."""
 
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(count, "embedder-core", initializer=lambda: torch.set_num_threads(1))
-    everybody = threading.Barrier(count)
-    list(pool.map(lambda _: everybody.wait(), range(count)))
-    torch.set_num_threads(threads)  # else threads that are made later, whosever they are, would have one too
-    return pool
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free = threading.Semaphore(count)
+        self._pool = ThreadPoolExecutor(count, "embedder-core", initializer=self._keep_to_one if count > 1 else None)
+        if count > 1:
+            self._start()
+
+    def begin(self, function: Callable[..., Answer], *arguments: Any) -> "Future[Answer]":
+        """Block until a thread is free, and run a function on it."""
+        self._free.acquire()
+        running = self._pool.submit(function, *arguments)
+        running.add_done_callback(lambda _: self._free.release())
+        return running
+
+    def _start(self) -> None:
+        """All threads now: each sets torch's number of threads, which those that are made after it would take over."""
+        import torch
+
+        threads = torch.get_num_threads()
+        everybody = threading.Barrier(self.count)
+        list(self._pool.map(lambda _: everybody.wait(), range(self.count)))
+        torch.set_num_threads(threads)
+
+    @staticmethod
+    def _keep_to_one() -> None:
+        import torch
+
+        torch.get_num_threads()  # the first question takes over the process's number, which would undo the next line
+        torch.set_num_threads(1)
 
 
 def result_of(future: "Future[Answer]") -> Answer:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = ["llm", "ingest", "rag"]
-HEAVY = {"torch", "vllm", "chromadb", "transformers", "sentence_transformers", "kreuzberg", "jieba", "fastapi", "ray"}
+HEAVY = {"torch", "vllm", "chromadb", "transformers", "sentence_transformers", "kreuzberg", "rjieba", "fastapi", "ray"}
 MODULES = sorted(path for package in ORDER for path in (ROOT / package).rglob("*.py"))
 
 

@@ -305,7 +305,7 @@ def test_progress_ends_with_every_file_done(knowledge_base, folder) -> None:
 
 
 def test_progress_is_told_while_files_are_read_and_a_batch_is_embedded(knowledge_base, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("ingest.writer.EMBEDDED_AT_ONCE", 2)
+    monkeypatch.setattr("ingest.embedder.EMBEDDED_AT_ONCE", 2)
     (tmp_path / "docs").mkdir()
     for number in range(5):
         (tmp_path / "docs" / f"{number}.txt").write_text(f"第{number}份文件", encoding="utf-8")

@@ -181,8 +181,8 @@ def test_chunks_of_an_unfinished_document_are_not_returned(knowledge_base, embed
     vector = embedder.embed_query("word")
     with knowledge_base.writing() as writer:
         from ingest.load import LoadedDocument
+        from ingest.prepared import PreparedDocument
         from ingest.split import split
-        from ingest.writer import PreparedDocument
 
         text = "\n\n".join(["word " * 40] * 20)
         chunks = tuple(split(LoadedDocument("big.txt", text), embedder.offsets, 64))

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from ingest.prepare import FileEnd, Job, Recipe
+from ingest.prepared import PreparedDocument
 from ingest.workers import EmbedderNotShared, WorkerNotStarted, Workers
-from ingest.writer import PreparedDocument
 from llm.embeddings import Embedder
 from tests.fakes import WordCountEmbedder
 from tests.ingest.troublesome import Troublesome, Unloadable

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ingest.document import FailedSource, LoadOptions
 from ingest.prepare import FileEnd, Job, Recipe
+from ingest.prepared import PreparedDocument
 from ingest.workers import Workers
-from ingest.writer import PreparedDocument
 from tests.fakes import WordCountEmbedder
 from tests.ingest.formats.samples import PASSWORD, samples
 
