@@ -1,7 +1,10 @@
 """What is asked of a knowledge base: its two legs, their scores for given chunks, and the chunks themselves."""
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,20 +12,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langchain_core.documents import Document
 
 from ingest.batches import in_batches
+from ingest.columns import Columns, Unanswerable
 from ingest.journal import Journal
 from ingest.lexical import DamagedIndex
+from ingest.memory import Memory
 from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
 from ingest.relevance import Relevance
+from ingest.resident import FEW, Allowed, Resident, unit
 from ingest.vector_store import LangChainVectorStore
+from llm.passes import Passes, result_of
 
 if TYPE_CHECKING:
     from chromadb.api.models.Collection import Collection
 
 LOOKED_PAST = 1000
 """Chunks of unfinished documents that a query looks past at most."""
-DEEPER = 4
-"""So many times as many candidates are looked at when too few of them meet a condition."""
+DEEPER = 2
+"""So many times as many candidates are looked at as would hold enough that meet a filter, were they spread evenly."""
+LISTED = 500
+"""Chunks whose ids are put into the lexical question; for more it takes less time to look at more candidates."""
 
 Result = TypeVar("Result")
 
@@ -31,6 +40,23 @@ class Searching(LangChainVectorStore):
     """The reading half of `KnowledgeBase`, whose file it would make too long."""
 
     _batch: int
+
+    def __init__(self) -> None:
+        self._memory: Memory | None = None
+        self._remembering = threading.Lock()
+        self._queries: Passes[tuple[list[float], int], list[tuple[str, float]]] = Passes(self._query, "chroma")
+        self._scans = ThreadPoolExecutor(1, "scan")
+
+    def close(self) -> None:
+        """Let go of what is in memory."""
+        with self._remembering:
+            if self._memory:
+                self._memory.close()
+            self._memory = None
+
+    @abstractmethod
+    def answering(self) -> tuple[str, int]:
+        """The collection that answers, and the generation of the journal that it is at least at."""
 
     @abstractmethod
     def ask(self, question: Callable[["Collection"], Result]) -> Result:
@@ -41,7 +67,12 @@ class Searching(LangChainVectorStore):
         """Make the lexical index whole again, where it is behind or damaged."""
 
     def dense(self, vector: list[float], k: int, where: Mapping[str, Any] | None = None) -> list[tuple[str, float]]:
-        """The `k` nearest chunks, of those whose metadata meet `where`: id and cosine similarity, best first."""
+        """The `k` nearest chunks, of those whose metadata meet `where`: id and cosine similarity, best first.
+
+        Exact with a filter that leaves less than an eighth of the chunks, else as exact as Chroma's index.
+        """
+        if where and (allowed := self._allowed(where)):
+            return self._nearest_of(vector, k, allowed)
         found = self._nearest(vector, k, where)
         # Chunks of unfinished documents took places; how many is known only afterwards, and is nearly always none.
         if len(found) < k and (pending := len(self.journal.pending())):
@@ -51,15 +82,15 @@ class Searching(LangChainVectorStore):
     def lexical(self, query: str, k: int, where: Mapping[str, Any] | None = None) -> list[tuple[str, float]]:
         """The `k` best chunks that hold any of the query's terms and meet `where`: id and BM25 score, best first."""
         if not where:
-            return self._search(query, k)
-        depth = k
-        while True:
-            candidates = self._search(query, depth)
-            meeting = self._meeting([id_ for id_, _ in candidates], where)
-            found = [(id_, score) for id_, score in candidates if id_ in meeting]
-            if len(found) >= k or len(candidates) < depth:
-                return found[:k]
-            depth *= DEEPER
+            return self._ask_lexical(lambda journal: journal.search(query, k))
+        if (allowed := self._allowed(where)) is None:
+            return self._ask_lexical(
+                lambda journal: journal.search(query, k, meets=lambda ids: self._meeting(ids, where))
+            )
+        if allowed.count <= LISTED:
+            return self._ask_lexical(lambda journal: journal.search(query, k, among=allowed.ids()))
+        depth = int(DEEPER * k * allowed.one_in)
+        return self._ask_lexical(lambda journal: journal.search(query, k, meets=allowed.of, depth=depth))
 
     def coverages(self, query: str, ids: list[str]) -> list[float]:
         """How much of the query's terms each chunk holds, weighed by rarity: in [0, 2.2), 1 where it holds each once.
@@ -101,12 +132,13 @@ class Searching(LangChainVectorStore):
 
     def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
         """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
-        import numpy
-
-        stored, query = self.vectors(ids), numpy.asarray(vector) / (numpy.linalg.norm(vector) or 1)
-        return [
-            float(query @ stored[id_] / (numpy.linalg.norm(stored[id_]) or 1)) if id_ in stored else -1 for id_ in ids
-        ]
+        query, resident, known = unit(vector), self._resident(begin=False), dict[str, float]()
+        if resident and (there := [id_ for id_ in ids if id_ in resident.row_of]):
+            similarities = resident.similarities(query, [resident.row_of[id_] for id_ in there])
+            known = dict(zip(there, map(float, similarities), strict=True))
+        rest = [id_ for id_ in ids if id_ not in known]
+        known |= {id_: float(query @ unit(stored)) for id_, stored in self.vectors(rest).items()}
+        return [known.get(id_, -1.0) for id_ in ids]
 
     def vectors(self, ids: list[str]) -> dict[str, Any]:
         """The stored vectors, as numpy arrays, of those chunks that are there."""
@@ -114,21 +146,69 @@ class Searching(LangChainVectorStore):
         return dict(chain.from_iterable(pairs))
 
     def _nearest(self, vector: list[float], k: int, where: Mapping[str, Any] | None) -> list[tuple[str, float]]:
-        meeting = chroma_where(where)
-        got = self.ask(lambda collection: collection.query(vector, n_results=k, where=meeting, include=["distances"]))
-        known = self.journal.known(got["ids"][0])
-        pairs = zip(got["ids"][0], (got["distances"] or [[]])[0], strict=True)
-        return [(id_, max(-1.0, min(1.0, 1 - distance))) for id_, distance in pairs if id_ in known]
+        if meeting := chroma_where(where):
+            found = self.ask(lambda collection: _found(collection, [vector], k, meeting))[0]
+        else:
+            found = result_of(self._queries.share([(vector, k)]))[0]
+        known = self.journal.known(id_ for id_, _ in found)
+        return [(id_, similarity) for id_, similarity in found if id_ in known]
+
+    def _query(self, questions: list[tuple[list[float], int]]) -> list[list[tuple[str, float]]]:
+        """Several callers' questions in one call, which takes Chroma less time, and less than several threads do."""
+        vectors, most = [vector for vector, _ in questions], max(k for _, k in questions)
+        found = self.ask(lambda collection: _found(collection, vectors, most))
+        return [one[:k] for one, (_, k) in zip(found, questions, strict=True)]
+
+    def _nearest_of(self, vector: list[float], k: int, allowed: Allowed) -> list[tuple[str, float]]:
+        if allowed.one_in < FEW:  # the nearest of all hold enough of them, unless these are all far away
+            found = self._nearest(vector, int(DEEPER * k * allowed.one_in), None)
+            met = allowed.of([id_ for id_, _ in found])
+            found = [(id_, similarity) for id_, similarity in found if id_ in met]
+            if len(found) >= k:
+                return found[:k]
+        found = result_of(self._scans.submit(allowed.nearest, vector, k))
+        known = self.journal.known(id_ for id_, _ in found)
+        return [(id_, similarity) for id_, similarity in found if id_ in known]
+
+    def _allowed(self, where: Mapping[str, Any]) -> Allowed | None:
+        """The chunks in memory that meet a filter; None where only Chroma knows."""
+        meeting, resident = chroma_where(where), self._resident()
+        if meeting is None or resident is None:
+            return None
+        with suppress(Unanswerable):
+            return Allowed(resident, resident.meeting(meeting))
+        return None
+
+    def _resident(self, *, begin: bool = True) -> Resident | None:
+        """The chunks in memory, where they are all there; a question with a filter begins to read them."""
+        collection, generation = self.answering()
+        with self._remembering:
+            if begin and (self._memory is None or self._memory.collection != collection):
+                if self._memory:
+                    self._memory.close()
+                self._memory = Memory(self.journal, collection, self._read)
+            memory = self._memory
+        there = memory is not None and memory.collection == collection and memory.journal is self.journal
+        return memory.at(generation, begin=begin) if memory and there else None
+
+    def _read(self, ids: Iterable[str]) -> Iterator[Any]:
+        return self._got(ids, ["embeddings", "metadatas"])
 
     def _meeting(self, ids: list[str], where: Mapping[str, Any]) -> set[str]:
-        return {id_ for got in self._got(ids, [], where=chroma_where(where)) for id_ in got["ids"]}
+        """Chroma takes as long for a few ids as for all, so that it answers only what we cannot."""
+        meeting = chroma_where(where) or {}
+        columns, there = Columns(), []
+        for got in self._got(ids, ["metadatas"]):
+            columns.add(got["metadatas"])
+            there += got["ids"]
+        try:
+            return {id_ for id_, meets in zip(there, columns.meeting(meeting, len(there)), strict=True) if meets}
+        except Unanswerable:
+            return {id_ for got in self._got(ids, [], where=meeting) for id_ in got["ids"]}
 
     def _got(self, ids: Iterable[str], include: list[Any], *, where: Any = None) -> Iterator[Any]:
         for some in in_batches(dict.fromkeys(ids), self._batch):
             yield self.ask(methodcaller("get", ids=some, where=where, include=include))
-
-    def _search(self, query: str, k: int) -> list[tuple[str, float]]:
-        return self._ask_lexical(lambda journal: journal.search(query, k))
 
     def _ask_lexical(self, question: Callable[[Journal], Result]) -> Result:
         try:
@@ -136,3 +216,14 @@ class Searching(LangChainVectorStore):
         except DamagedIndex:
             self.mend_lexical()
         return question(self.journal)
+
+
+def _found(
+    collection: "Collection", vectors: list[list[float]], k: int, where: Any = None
+) -> list[list[tuple[str, float]]]:
+    import numpy
+
+    asked = numpy.asarray(vectors, dtype="float32")
+    got = collection.query(asked, n_results=k, where=where, include=["distances"])
+    pairs = zip(got["ids"], got["distances"] or [], strict=True)
+    return [[(id_, max(-1.0, min(1.0, 1 - far))) for id_, far in zip(*one, strict=True)] for one in pairs]

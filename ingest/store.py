@@ -47,6 +47,7 @@ class KnowledgeBase(Searching):
 
     def __init__(self, folder: Path, name: str, embedder: EmbedderLike) -> None:
         """Use `open`."""
+        super().__init__()
         self.folder, self.name, self.embedder = folder, name, embedder
         self.journal = Journal(journal_path(folder, name))
         self._lock = threading.Lock()
@@ -83,6 +84,7 @@ class KnowledgeBase(Searching):
 
     def close(self) -> None:
         """Close the journal. Chroma's part closes when nothing refers to it any more."""
+        super().close()
         self.journal.close()
 
     def count(self) -> tuple[int, int]:
@@ -186,6 +188,11 @@ class KnowledgeBase(Searching):
         elif (self.is_empty or time.monotonic() - self._loaded > self._pause) and self._is_behind():
             self._load(wait=False)
         return self.collection
+
+    def answering(self) -> tuple[str, int]:
+        """The collection that answers, and the generation of the journal that it is at least at."""
+        collection = self._current()
+        return str(collection.id), self.journal.generation() if self._is_writing else self._generation
 
     def _is_behind(self) -> bool:
         """Whether another process has written since the index was loaded; the writer sees what it writes itself."""
