@@ -62,11 +62,9 @@ class Resident:
 
     def similarities(self, vector: "numpy.ndarray", rows: Sequence[int]) -> "numpy.ndarray":
         """Cosine similarities of rows to a vector of length 1."""
-        import torch
-
         if self._matrix is None or not len(rows):
             return vector[:0]
-        chosen = self._matrix[torch.as_tensor(rows)].numpy().astype("float32")
+        chosen = self._matrix[rows].astype("float32")
         return (chosen @ vector) * self._scale[rows]
 
     def nearest(self, vector: "numpy.ndarray", k: int, allowed: "numpy.ndarray") -> tuple["numpy.ndarray", Any]:
@@ -80,9 +78,9 @@ class Resident:
         if not len(rows):
             return rows, vector[:0]
         if FEW * len(rows) < len(allowed):
-            scores = torch.mv(self._matrix.index_select(0, torch.from_numpy(rows)), query)
+            scores = torch.mv(torch.from_numpy(self._matrix).index_select(0, torch.from_numpy(rows)), query)
         else:
-            scores = torch.mv(self._matrix[: len(allowed)], query)[torch.from_numpy(allowed)]
+            scores = torch.mv(torch.from_numpy(self._matrix[: len(allowed)]), query)[torch.from_numpy(allowed)]
         best = scores.float().topk(min(len(rows), max(AT_LEAST, SHORTLIST * k)), sorted=False)
         chosen = rows[best.indices.numpy()]
         exact = self.similarities(vector, chosen)
@@ -91,17 +89,16 @@ class Resident:
 
     def _add_vectors(self, vectors: "numpy.ndarray") -> None:
         import numpy
-        import torch
 
         first, end = len(self.ids), len(self.ids) + len(vectors)
         if self._matrix is None or end > len(self._matrix):
             room = max(end, 2 * first)
-            self._matrix = _longer(self._matrix, torch.zeros(room, vectors.shape[1], dtype=torch.float16))
+            self._matrix = _longer(self._matrix, numpy.zeros((room, vectors.shape[1]), dtype="float16"))
             self._scale = _longer(self._scale, numpy.zeros(room, dtype="float32"))
             self._there = _longer(self._there, numpy.ones(room, dtype="bool"))
         unit = vectors / numpy.maximum(numpy.linalg.norm(vectors, axis=1, keepdims=True), LEAST_NORM)
         rounded = unit.astype("float16")
-        self._matrix[first:end] = torch.from_numpy(rounded)
+        self._matrix[first:end] = rounded
         self._scale[first:end] = 1 / numpy.maximum(numpy.linalg.norm(rounded.astype("float32"), axis=1), LEAST_NORM)
 
 

@@ -54,6 +54,11 @@ class Searching(LangChainVectorStore):
                 self._memory.close()
             self._memory = None
 
+    def wait_for_memory(self) -> None:
+        """Until the chunks that a filter has let be read into memory are there; Chroma answers as long."""
+        if memory := self._memory:
+            memory.wait()
+
     @abstractmethod
     def answering(self) -> tuple[str, int]:
         """The collection that answers, and the generation of the journal that it is at least at."""
@@ -133,9 +138,9 @@ class Searching(LangChainVectorStore):
     def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
         """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
         query, resident, known = unit(vector), self._resident(begin=False), dict[str, float]()
-        if resident and (there := [id_ for id_ in ids if id_ in resident.row_of]):
-            similarities = resident.similarities(query, [resident.row_of[id_] for id_ in there])
-            known = dict(zip(there, map(float, similarities), strict=True))
+        if resident:
+            rows = {id_: row for id_ in ids if (row := resident.row_of.get(id_)) is not None}
+            known = dict(zip(rows, map(float, resident.similarities(query, [*rows.values()])), strict=True))
         rest = [id_ for id_ in ids if id_ not in known]
         known |= {id_: float(query @ unit(stored)) for id_, stored in self.vectors(rest).items()}
         return [known.get(id_, -1.0) for id_ in ids]
@@ -160,6 +165,8 @@ class Searching(LangChainVectorStore):
         return [one[:k] for one, (_, k) in zip(found, questions, strict=True)]
 
     def _nearest_of(self, vector: list[float], k: int, allowed: Allowed) -> list[tuple[str, float]]:
+        if not allowed.count:
+            return []
         if allowed.one_in < FEW:  # the nearest of all hold enough of them, unless these are all far away
             found = self._nearest(vector, int(DEEPER * k * allowed.one_in), None)
             met = allowed.of([id_ for id_, _ in found])
