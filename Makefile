@@ -38,6 +38,7 @@ bench: install
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.embedding
 	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.retrieval
 
 check: install
 	$(BIN)/ruff format --check .

@@ -1,7 +1,7 @@
 """The SQLite file beside a Chroma collection: the documents, their chunks, and what the lexical index lacks."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from ingest import rows
@@ -100,16 +100,28 @@ class Journal(SQLiteFile):
         """The numbers of documents and of chunks."""
         return self._rows("SELECT count(*), coalesce(sum(chunks), 0) FROM documents")[0]
 
-    def search(self, query: str, k: int) -> list[tuple[str, float]]:
-        """The lexical leg, without chunks that belong to no document: see `LexicalIndex.search`."""
-        depth = k
+    def search(
+        self,
+        query: str,
+        k: int,
+        *,
+        meets: Callable[[list[str]], Collection[str]] = lambda ids: ids,
+        among: Collection[str] | None = None,
+        depth: int = 0,
+    ) -> list[tuple[str, float]]:
+        """The lexical leg, without chunks that belong to no document: see `LexicalIndex.search`.
+
+        Of the candidates, at first `depth` or `k` of them, or of `among` only, those that `meets` leaves.
+        """
+        depth = max(k, depth)
         while True:
-            candidates = self._lexical.search(self._mark(), query, depth)
-            known = self.known(id_ for id_, _ in candidates)
+            candidates = self._lexical.search(self._mark(), query, depth, among)
+            met = meets([id_ for id_, _ in candidates])
+            known = self.known(met)
             found = [(id_, score) for id_, score in candidates if id_ in known]
             if len(found) >= k or len(candidates) < depth:
                 return found[:k]
-            depth *= 2
+            depth *= 4
 
     def lexical_scores(self, query: str, ids: Collection[str]) -> dict[str, float]:
         """See `LexicalIndex.scores`."""
@@ -186,6 +198,14 @@ class Journal(SQLiteFile):
             for than, order in (("<", "DESC"), (">", "ASC"))
         )
         return [one for (one,) in before], [one for (one,) in behind]
+
+    def after(self, rowid: int) -> list[tuple[int, str]]:
+        """The rows and ids of the chunks behind that row."""
+        return self._rows("SELECT rowid, id FROM chunks WHERE rowid > ? ORDER BY rowid", (rowid,))
+
+    def id_at(self, rowid: int) -> str | None:
+        """The chunk in that row."""
+        return next((id_ for (id_,) in self._rows("SELECT id FROM chunks WHERE rowid = ?", (rowid,))), None)
 
     def by_text(self) -> Iterator[tuple[str, bytes]]:
         """The id of each chunk with the digest of its text; those of equal texts follow each other."""

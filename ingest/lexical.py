@@ -95,8 +95,8 @@ class LexicalIndex:
                 writer.wait_merging_threads()  # ends all threads of the writer
         return replace(mark, commit=commit)
 
-    def search(self, mark: Mark, query: str, k: int) -> list[tuple[str, float]]:
-        """The `k` best chunks that hold any of the query's terms: id and BM25 score, higher is better, best first.
+    def search(self, mark: Mark, query: str, k: int, among: Collection[str] | None = None) -> list[tuple[str, float]]:
+        """The `k` best chunks, of `among` or of all, that hold any of the query's terms: id and BM25 score, best first.
 
         Equal scores come by id. A query without a term, such as punctuation, finds nothing. Raises DamagedIndex.
         """
@@ -104,7 +104,7 @@ class LexicalIndex:
         if not wanted or k < 1:
             return []
         with _damage_named(self.folder / mark.name):
-            found = self._at(mark).search(wanted, k)
+            found = self._at(mark).search(wanted, k, among)
         return sorted(((id_, round(score, SCORE_DIGITS)) for id_, score in found), key=lambda hit: (-hit[1], hit[0]))
 
     def scores(self, mark: Mark, query: str, ids: Collection[str]) -> dict[str, float]:

@@ -1,17 +1,14 @@
-"""`KnowledgeBase`: one Chroma collection with its embedder's fingerprint, and the journal beside it; reading side."""
+"""`KnowledgeBase`: one Chroma collection with its embedder's fingerprint, and the journal beside it."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from itertools import chain
-from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from ingest import index, recovery
@@ -21,13 +18,9 @@ from ingest.disk import told_plainly
 from ingest.embedder import EmbedderLike, adapted
 from ingest.journal import Journal, StoredDocument
 from ingest.knowledge_bases import EmbedderMismatch, make, start_over, unknown
-from ingest.lexical import DamagedIndex
 from ingest.lock import AlreadyWriting, writer_lock
-from ingest.metadata import OF_A_DOCUMENT, with_place
-from ingest.metadata import where as chroma_where
 from ingest.probes import measure
-from ingest.relevance import Relevance
-from ingest.vector_store import LangChainVectorStore
+from ingest.search import Searching
 
 if TYPE_CHECKING:
     from chromadb.api.models.Collection import Collection
@@ -37,19 +30,15 @@ if TYPE_CHECKING:
 REOPEN_SECONDS = 2.0
 """A reader loads the index anew this often at most while another process writes; 10^5 chunks take about a second."""
 RETRY_AFTER_SECONDS = (0.0, 0.05, 0.2)
-LOOKED_PAST = 1000
-"""Chunks of unfinished documents that a query looks past at most."""
 LEAST_ROWS = 1000
 """Rows after which the index files are written, or a twentieth of all if that is more: each load takes as many out of
 Chroma's log (2,000 a second), and writing takes time with the size of the whole."""
-DEEPER = 4
-"""So many times as many candidates are looked at when too few of them meet a condition."""
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class KnowledgeBase(LangChainVectorStore):
+class KnowledgeBase(Searching):
     """A named set of documents. Any thread may call any method; reading never waits for the writer.
 
     What another process has committed is seen within REOPEN_SECONDS. Chunks of a document that is not yet complete
@@ -58,6 +47,7 @@ class KnowledgeBase(LangChainVectorStore):
 
     def __init__(self, folder: Path, name: str, embedder: EmbedderLike) -> None:
         """Use `open`."""
+        super().__init__()
         self.folder, self.name, self.embedder = folder, name, embedder
         self.journal = Journal(journal_path(folder, name))
         self._lock = threading.Lock()
@@ -94,6 +84,7 @@ class KnowledgeBase(LangChainVectorStore):
 
     def close(self) -> None:
         """Close the journal. Chroma's part closes when nothing refers to it any more."""
+        super().close()
         self.journal.close()
 
     def count(self) -> tuple[int, int]:
@@ -103,79 +94,6 @@ class KnowledgeBase(LangChainVectorStore):
     def documents(self) -> list[StoredDocument]:
         """All documents, by source."""
         return self.journal.documents()
-
-    def dense(self, vector: list[float], k: int, where: Mapping[str, Any] | None = None) -> list[tuple[str, float]]:
-        """The `k` nearest chunks, of those whose metadata meet `where`: id and cosine similarity, best first."""
-        found = self._nearest(vector, k, where)
-        # Chunks of unfinished documents took places; how many is known only afterwards, and is nearly always none.
-        if len(found) < k and (pending := len(self.journal.pending())):
-            found = self._nearest(vector, k + min(pending, LOOKED_PAST), where)[:k]
-        return found
-
-    def lexical(self, query: str, k: int, where: Mapping[str, Any] | None = None) -> list[tuple[str, float]]:
-        """The `k` best chunks that hold any of the query's terms and meet `where`: id and BM25 score, best first."""
-        if not where:
-            return self._search(query, k)
-        depth = k
-        while True:
-            candidates = self._search(query, depth)
-            meeting = self._meeting([id_ for id_, _ in candidates], where)
-            found = [(id_, score) for id_, score in candidates if id_ in meeting]
-            if len(found) >= k or len(candidates) < depth:
-                return found[:k]
-            depth *= DEEPER
-
-    def coverages(self, query: str, ids: list[str]) -> list[float]:
-        """How much of the query's terms each chunk holds, weighed by rarity: in [0, 2.2), 1 where it holds each once.
-
-        It is the chunk's BM25 score over that of a chunk of mean length that does.
-        """
-        weights = self.term_weights(query)
-        scores = self._ask_lexical(lambda journal: journal.lexical_scores(query, ids))
-        return [scores.get(id_, 0.0) / (sum(weights.values()) or 1) for id_ in ids]
-
-    def relevance(self) -> Relevance:
-        """How far each leg is to be trusted here."""
-        return self.journal.relevance()
-
-    def term_weights(self, query: str) -> dict[str, float]:
-        """The inverse document frequency of each of the query's terms."""
-        return self._ask_lexical(lambda journal: journal.term_weights(query))
-
-    def chunks(self, ids: list[str]) -> list[Document]:
-        """The chunks in the order of `ids`; one that has been removed in the meantime is left out.
-
-        Metadata: source, start, end (characters of the document's text), heading; page, slide, sheet, cell or line
-        where there is one; and what the document brought with it.
-        """
-        stored = self.stored(ids)
-        nameless = [id_ for id_ in stored if not isinstance(stored[id_].metadata.get("source"), str)]
-        sources = self.journal.sources(nameless)
-        gone = {id_ for id_ in nameless if id_ not in sources}
-        return [with_place(stored[id_], sources.get(id_)) for id_ in ids if id_ in stored and id_ not in gone]
-
-    def stored(self, ids: Iterable[str]) -> dict[str, Document]:
-        """Those chunks that are there, with the metadata as they are stored."""
-        rows: dict[str, Document] = {}
-        for got in self._got(ids, ["documents", "metadatas"]):
-            for id_, text, about in zip(got["ids"], got["documents"], got["metadatas"], strict=True):
-                shown = {key: value for key, value in (about or {}).items() if key != OF_A_DOCUMENT}
-                rows[id_] = Document(id=id_, page_content=text or "", metadata=shown)
-        return rows
-
-    def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
-        """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
-        import numpy
-
-        stored, query = self.vectors(ids), numpy.asarray(vector) / (numpy.linalg.norm(vector) or 1)
-        return [
-            float(query @ stored[id_] / (numpy.linalg.norm(stored[id_]) or 1)) if id_ in stored else -1 for id_ in ids
-        ]
-
-    def vectors(self, ids: list[str]) -> dict[str, Any]:
-        """The stored vectors, as numpy arrays, of those chunks that are there."""
-        pairs = (zip(got["ids"], got["embeddings"], strict=True) for got in self._got(ids, ["embeddings"]))
-        return dict(chain.from_iterable(pairs))
 
     @contextmanager
     def writing(self) -> Iterator["Writer"]:
@@ -241,32 +159,12 @@ class KnowledgeBase(LangChainVectorStore):
                 self._outdated = not self._is_writing
         return question(self._current())
 
-    def _nearest(self, vector: list[float], k: int, where: Mapping[str, Any] | None) -> list[tuple[str, float]]:
-        meeting = chroma_where(where)
-        got = self.ask(lambda collection: collection.query(vector, n_results=k, where=meeting, include=["distances"]))
-        known = self.journal.known(got["ids"][0])
-        pairs = zip(got["ids"][0], (got["distances"] or [[]])[0], strict=True)
-        return [(id_, max(-1.0, min(1.0, 1 - distance))) for id_, distance in pairs if id_ in known]
-
-    def _meeting(self, ids: list[str], where: Mapping[str, Any]) -> set[str]:
-        return {id_ for got in self._got(ids, [], where=chroma_where(where)) for id_ in got["ids"]}
-
-    def _got(self, ids: Iterable[str], include: list[Any], *, where: Any = None) -> Iterator[Any]:
-        for some in in_batches(dict.fromkeys(ids), self._batch):
-            yield self.ask(methodcaller("get", ids=some, where=where, include=include))
-
-    def _search(self, query: str, k: int) -> list[tuple[str, float]]:
-        return self._ask_lexical(lambda journal: journal.search(query, k))
-
-    def _ask_lexical(self, question: Callable[[Journal], Result]) -> Result:
-        try:
-            return question(self.journal)
-        except DamagedIndex:
-            if self.journal.lexical_is_behind():
-                self._wrote_last = False
-                with self.writing():  # mends it first
-                    pass
-        return question(self.journal)
+    def mend_lexical(self) -> None:
+        """Make the lexical index anew where it is behind or damaged. Raises AlreadyWriting."""
+        if self.journal.lexical_is_behind():
+            self._wrote_last = False
+            with self.writing():  # mends it first
+                pass
 
     def publish(self, *, check: bool = False) -> None:
         """Let all that is stored be found by its words; for the writer. A lexical index that cannot take it, or, for
@@ -296,6 +194,11 @@ class KnowledgeBase(LangChainVectorStore):
         elif (self.is_empty or time.monotonic() - self._loaded > self._pause) and self._is_behind():
             self._load(wait=False)
         return self.collection
+
+    def answering(self) -> tuple[str, int]:
+        """The collection that answers, and the generation of the journal that it is at least at."""
+        collection = self._current()
+        return str(collection.id), self.journal.generation() if self._is_writing else self._generation
 
     def _is_behind(self) -> bool:
         """Whether another process has written since the index was loaded; the writer sees what it writes itself."""

@@ -1,0 +1,212 @@
+"""How long a question takes by both legs, at several sizes, with and without a filter, and what the dense leg misses.
+
+Run: `python -m benchmarks.retrieval [CHUNKS ...] [--store FOLDER] [--fill]` (10000 and 100000; a million takes an hour
+to be filled). Vectors and texts are synthetic (`benchmarks.retrieval_base`), a question is six words of a chunk and a
+vector near its own, and its embedding is not timed. A filter is another one each time. With `--store` what was filled
+is kept and used again; with `--fill` nothing is asked.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from benchmarks.retrieval_base import PARTS, Vectors, filled
+from ingest.metadata import where as chroma_where
+from ingest.store import KnowledgeBase
+
+CANDIDATES = 40
+"""Of each leg, as many as the retriever asks for."""
+PASSAGES = 5
+QUESTIONS = 200
+AT_ONCE = (1, 8, 32)
+COMPARED = 100
+"""Questions whose ten nearest chunks are compared with those of an exact search."""
+SHARES: dict[str, int | None] = {"none": None, "1 %": 1, "10 %": 10, "50 %": 50}
+
+Filter = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked."""
+
+    text: str
+    vector: list[float]
+    where: Filter | None
+
+
+async def hybrid(knowledge_base: KnowledgeBase, question: Question) -> int:
+    """What `rag.retriever` asks of the knowledge base, in its order; how many passages there are."""
+    dense, lexical = await asyncio.gather(
+        asyncio.to_thread(knowledge_base.dense, question.vector, CANDIDATES, question.where),
+        asyncio.to_thread(knowledge_base.lexical, question.text, CANDIDATES, question.where),
+    )
+    return await asyncio.to_thread(fused, knowledge_base, question, dict(dense) | dict(lexical))
+
+
+def fused(knowledge_base: KnowledgeBase, question: Question, found: dict[str, float]) -> int:
+    """Both figures of all candidates, and the best ones' texts."""
+    ids = list(found)
+    similarities = knowledge_base.similarities(question.vector, ids)
+    coverages = knowledge_base.coverages(question.text, ids)
+    best = sorted(zip(similarities, coverages, ids, strict=True), key=lambda one: -one[0] - one[1])
+    return len(knowledge_base.chunks([id_ for *_, id_ in best[:PASSAGES]]))
+
+
+def questions(knowledge_base: KnowledgeBase, share: int | None, count: int, seed: int) -> list[Question]:
+    """Each with a filter of its own that so many hundredths of the chunks meet."""
+    chance, vectors = random.Random(seed), Vectors()
+    ids = chance.sample(list(knowledge_base.journal.ids()), count)
+    rows, texts = knowledge_base.vectors(ids), knowledge_base.stored(ids)
+    parts = [document.metadata["part"] for document in texts.values()]
+    near = vectors.near(numpy.stack([rows[id_] for id_ in ids]))
+    return [
+        Question(
+            " ".join(chance.choices(texts[id_].page_content.split(), k=6))[:200],
+            near[at].tolist(),
+            a_filter(share, chance.choice(parts)),
+        )
+        for at, id_ in enumerate(ids)
+    ]
+
+
+def a_filter(share: int | None, part: int) -> Filter | None:
+    """One that about so many hundredths meet, those of `part` among them."""
+    if share is None:
+        return None
+    if share == 1:
+        return {"part": part}
+    first = min(part, PARTS - share)
+    return {"$and": [{"part": {"$gte": first}}, {"part": {"$lt": first + share}}]}
+
+
+async def times(knowledge_base: KnowledgeBase, asked: list[Question], at_once: int) -> list[float]:
+    """Milliseconds of each question, so many under way at any time."""
+    waiting, took = iter(asked), []
+
+    async def ask() -> None:
+        for question in waiting:
+            began = time.perf_counter()
+            assert await hybrid(knowledge_base, question)
+            took.append(1000 * (time.perf_counter() - began))
+
+    await asyncio.gather(*(ask() for _ in range(at_once)))
+    return took
+
+
+def stages(knowledge_base: KnowledgeBase, asked: list[Question]) -> str:
+    """Medians of what a question is made of, one at a time, in milliseconds."""
+
+    def median(stage: Callable[[Question, list[str]], object], count: int = 50) -> str:
+        took = []
+        for question in asked[:count]:
+            ids = [id_ for id_, _ in knowledge_base.dense(question.vector, CANDIDATES, question.where)]
+            began = time.perf_counter()
+            stage(question, ids)
+            took.append(1000 * (time.perf_counter() - began))
+        return f"{statistics.median(took):.2f}"
+
+    return " | ".join(
+        [
+            median(lambda question, ids: knowledge_base.dense(question.vector, CANDIDATES, question.where)),
+            median(lambda question, ids: by_chroma(knowledge_base, question), 8),
+            median(lambda question, ids: knowledge_base.lexical(question.text, CANDIDATES, question.where)),
+            median(lambda question, ids: knowledge_base.similarities(question.vector, ids)),
+            median(lambda question, ids: knowledge_base.coverages(question.text, ids)),
+            median(lambda question, ids: knowledge_base.chunks(ids[:PASSAGES])),
+        ]
+    )
+
+
+def by_chroma(knowledge_base: KnowledgeBase, question: Question) -> object:
+    """The dense leg as Chroma answers it by itself."""
+    where = chroma_where(question.where)
+    return knowledge_base.collection.query(
+        numpy.asarray([question.vector], dtype="float32"), n_results=CANDIDATES, where=where, include=["distances"]
+    )
+
+
+def recall(knowledge_base: KnowledgeBase, asked: list[Question]) -> float:
+    """The share of the ten nearest chunks, by all vectors as Chroma gives them, that the dense leg finds."""
+    ids, parts, parted = list(knowledge_base.journal.ids()), [], []
+    for at in range(0, len(ids), 5000):
+        got = knowledge_base.collection.get(ids=ids[at : at + 5000], include=["embeddings", "metadatas"])
+        ids[at : at + 5000] = got["ids"]
+        parts.append(numpy.asarray(got["embeddings"], dtype="float32"))
+        parted += [int(str((about or {})["part"])) for about in got["metadatas"] or []]
+    every, part, hits = numpy.concatenate(parts), numpy.asarray(parted), 0
+    for question in asked:
+        similarities = every @ numpy.asarray(question.vector, dtype="float32")
+        if question.where:
+            first, end = bounds(question.where)
+            similarities[(part < first) | (part >= end)] = -2
+        exact = {ids[row] for row in numpy.argpartition(similarities, -10)[-10:]}
+        hits += len(exact & {id_ for id_, _ in knowledge_base.dense(question.vector, 10, question.where)})
+    return hits / (10 * len(asked))
+
+
+def bounds(where: Filter) -> tuple[int, int]:
+    """The first `part` that meets it, and the one behind the last."""
+    if "part" in where:
+        return where["part"], where["part"] + 1
+    return where["$and"][0]["part"]["$gte"], where["$and"][1]["part"]["$lt"]
+
+
+def at(share: float, took: list[float]) -> float:
+    """The time that so many questions do not exceed."""
+    return sorted(took)[int(len(took) * share)]
+
+
+def measure(knowledge_base: KnowledgeBase, chunks: int) -> None:
+    """The rows of one size."""
+    first = questions(knowledge_base, 1, 1, 0)[0]
+    began = time.perf_counter()
+    knowledge_base.dense(first.vector, 1, first.where)
+    knowledge_base.wait_for_memory()
+    read = time.perf_counter() - began
+    for name, share in SHARES.items():
+        asyncio.run(times(knowledge_base, questions(knowledge_base, share, 20, 1), 8))
+        asked = questions(knowledge_base, share, QUESTIONS, 2)
+        cells = []
+        for at_once in AT_ONCE:
+            took = asyncio.run(times(knowledge_base, asked, at_once))
+            cells.append(f"{at(0.5, took):.1f} / {at(0.95, took):.1f}")
+        found = recall(knowledge_base, asked[:COMPARED])
+        print(
+            f"| {chunks} | {name} | {' | '.join(cells)} | {found:.4f} | {stages(knowledge_base, asked)} |",
+            flush=True,
+        )
+    print(f"\nafter the first question with a filter all was in memory within {read:.1f} s\n")
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("chunks", nargs="*", type=int, default=[10_000, 100_000])
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--fill", action="store_true")
+    arguments = parser.parse_args()
+    print("p50 / p95 in ms with 1, 8 and 32 at a time; medians of the parts of one question\n")
+    print(
+        "| chunks | filter | 1 | 8 | 32 | recall@10 | dense | by Chroma | lexical | similarities | coverages | chunks |"
+    )
+    print(f"|{'---|' * 12}")
+    with tempfile.TemporaryDirectory() as folder:
+        for count in arguments.chunks:
+            knowledge_base = filled(arguments.store or Path(folder), count)
+            if not arguments.fill:
+                measure(knowledge_base, count)
+            knowledge_base.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The knowledge bases that `benchmarks.retrieval` asks: synthetic chunks with given vectors, put in by the writer."""
+
+import random
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from benchmarks.lexical import DIFFERENT, mixed, texts
+from ingest.batches import in_batches
+from ingest.prepared import PreparedDocument
+from ingest.split import Chunk
+from ingest.store import KnowledgeBase
+
+DIMENSION = 384
+IN_A_DOCUMENT = 50
+"""Chunks of a document, whose vectors lie about one centre."""
+TOPICS = 200
+"""Centres about which those of the documents lie."""
+DECAY = 0.5
+"""The n-th of the axes is n to this power narrower than the first, as those of real embeddings are."""
+PARTS = 100
+"""A document has one of so many values of `part`, drawn by chance, so that a value meets a hundredth of the chunks."""
+AUTHORS = ("Lin", "Marta", "李雷", "王芳")
+BATCH = 1000
+
+
+class GivenVectors:
+    """An embedder that is never asked: each chunk comes with its vector."""
+
+    max_tokens = 10**9
+    fingerprint: Mapping[str, str] = {"model": "given vectors", "revision": "1"}
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return [(0, len(text))]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise NotImplementedError
+
+    def embed_query(self, text: str) -> list[float]:
+        raise NotImplementedError
+
+
+class Vectors:
+    """Vectors of length one: a topic's centre, a document's beside it, the chunk's own beside that."""
+
+    def __init__(self) -> None:
+        self.chance = numpy.random.default_rng(0)
+        self.widths = (1 / numpy.arange(1, DIMENSION + 1) ** DECAY).astype("float32")
+
+    @cached_property
+    def topics(self) -> numpy.ndarray:
+        return self._drawn(TOPICS)
+
+    def of_document(self, chunks: int) -> numpy.ndarray:
+        centre = self.topics[self.chance.integers(TOPICS)] + 0.8 * self._drawn(1)
+        return unit(centre + 0.8 * self._drawn(chunks))
+
+    def near(self, vectors: numpy.ndarray) -> numpy.ndarray:
+        """What a question about these would have."""
+        return unit(vectors + 0.03 * self._drawn(len(vectors)))
+
+    def _drawn(self, count: int) -> numpy.ndarray:
+        return self.chance.standard_normal((count, DIMENSION), dtype="float32") * self.widths
+
+
+def unit(vectors: numpy.ndarray) -> numpy.ndarray:
+    return vectors / numpy.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def filled(folder: Path, chunks: int) -> KnowledgeBase:
+    """A knowledge base of so many chunks below `folder`; one that is there is used, or filled further."""
+    knowledge_base = KnowledgeBase.open(folder / str(chunks), "synthetic", GivenVectors(), create=True)  # type: ignore[arg-type]
+    there = knowledge_base.count()[1]
+    vectors, chance = Vectors(), random.Random(0)
+    documents = ((document, vectors.of_document(IN_A_DOCUMENT)) for document in _documents(chunks, chance))
+    for batch in in_batches(islice(documents, there // IN_A_DOCUMENT, None), BATCH // IN_A_DOCUMENT):
+        with knowledge_base.writing() as writer:
+            places = [(document, index) for document, _ in batch for index in range(IN_A_DOCUMENT)]
+            rows = [row for _, of_document in batch for row in of_document]
+            writer.add(
+                places, {document.stored_chunk(i).digest: row for (document, i), row in zip(places, rows, strict=True)}
+            )
+            for document, _ in batch:
+                writer.commit(document)
+    return knowledge_base
+
+
+def _documents(chunks: int, chance: random.Random) -> Iterator[PreparedDocument]:
+    made = list(texts(min(chunks, DIFFERENT)))
+    for number in range(chunks // IN_A_DOCUMENT):
+        first = number * IN_A_DOCUMENT
+        own = [_text(made, at, chance) for at in range(first, first + IN_A_DOCUMENT)]
+        cut = tuple(Chunk(text, 0, len(text), None, None, f"Part {at}") for at, text in enumerate(own))
+        about: dict[str, Any] = {"part": chance.randrange(PARTS), "author": chance.choice(AUTHORS)}
+        source = f"{number // 100}/{number}.txt"
+        yield PreparedDocument(source, str(number), cut, file=source, metadata=about)
+
+
+def _text(made: list[str], at: int, chance: random.Random) -> str:
+    return made[at] if at < len(made) else mixed(chance.choice(made), chance.choice(made))
