@@ -1,6 +1,6 @@
 """The messages of a turn, laid out for the prefix cache and cut to the model's window by exact counting."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from langchain_core.documents import Document
@@ -22,6 +22,9 @@ class Prompt:
     tokens: int | None
     """Exactly the ids that are sent; None for a model whose window is not known."""
     passages: list[Document]
+    sources: Mapping[int, Document]
+    """Every passage that this turn's answer may cite, by its number in the conversation, which starts at 1 and need not
+    be without gaps: those found now, in the prompt or not, and those that an earlier turn in the prompt holds."""
     dropped_passages: int = 0
     dropped_turns: int = 0
 
@@ -50,6 +53,7 @@ def build_prompt(
     When it does not fit into `window` tokens beside the answer's `max_tokens` (at most half the window), the oldest
     turns go first, in whole pairs, then the last passages. Raises PromptTooLong when the question alone does not fit.
     """
+    sources = dict(enumerate(passages, start=1))
     passages = list(passages[: profile.passages])
     turns = _pairs(history)[-profile.history_turns :] if profile.history_turns else []
     system = SystemMessage("\n\n".join(filter(None, [profile.system, instructions])))
@@ -60,7 +64,7 @@ def build_prompt(
         return [system, *kept, HumanMessage("\n\n".join([*texts[: deal.passages], question]))]
 
     if count is None or window is None:
-        return Prompt(messages(_Deal(len(turns), len(passages))), None, passages)
+        return Prompt(messages(_Deal(len(turns), len(passages))), None, passages, sources)
     room = window - min(max_tokens, window // 2)
     deals = [_Deal(number, len(passages)) for number in range(len(turns), -1, -1)]
     deals += [_Deal(0, number) for number in range(len(passages) - 1, -1, -1)]
@@ -72,6 +76,7 @@ def build_prompt(
         messages(deal),
         tokens,
         passages[: deal.passages],
+        sources,
         dropped_passages=len(passages) - deal.passages,
         dropped_turns=len(turns) - deal.turns,
     )

@@ -193,3 +193,9 @@ def test_control_tokens_and_braces_stay_text_wherever_they_stand(tokenizer, prof
     ids = chat.encoder.encode(prompt.messages)
     assert ids.count(tokenizer.convert_tokens_to_ids("<|im_start|>")) == 4 + 1
     assert tokenizer.decode(ids).count(nasty) == (6 if profile is TERSE else 5)
+
+
+def test_everything_found_can_be_cited_by_its_number_in_the_prompt_or_not(tokenizer) -> None:
+    prompt = build(chat_with(tokenizer), profile=replace(TERSE, passages=1))
+    assert prompt.passages == PASSAGES[:1]
+    assert prompt.sources == {1: PASSAGES[0], 2: PASSAGES[1]}
