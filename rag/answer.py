@@ -13,11 +13,12 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.retrievers import BaseRetriever
 
 from rag.citations import Citation, cite
-from rag.condense import standalone
+from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt
+from rag.search import search
 from rag.sentences import until_repetition
 
 
@@ -44,7 +45,9 @@ class Sources:
     """First event: the passages found, best first. The engine has admitted the request."""
 
     question: str
-    """What was searched for."""
+    """What was searched for; of several texts, the one that brought the best passage."""
+    searched: list[str]
+    """All texts that were searched for: an earlier turn with the follow-up, say."""
     passages: list[Document]
     prompt: Prompt
 
@@ -88,9 +91,9 @@ async def answer(
     if not question.text.strip():
         raise EmptyQuestion("the question is empty")
     clock = _Clock()
-    searched = await standalone(question.text, question.history, chat=chat, profile=profile)
+    texts = await searches(question.text, question.history, chat=chat, profile=profile)
     clock.lap("condense")
-    passages = await retriever.ainvoke(searched)
+    searched, passages = await search(texts, retriever)
     clock.lap("retrieve")
     conversation = conversations.recall(question.history, scope=question.scope)
     counter = TokenCounter.of(chat, conversations.lengths)
@@ -101,9 +104,9 @@ async def answer(
     options = {"max_tokens": profile.max_tokens, **question.sampling}
     async with aclosing(_chunks(chat, prompt, options)) as chunks:
         reply.add(await anext(chunks, None))
-        yield Sources(searched, passages, prompt)
-        texts = reply.texts(chunks)
-        async with aclosing(until_repetition(texts) if profile.stop_at_repetition else texts) as shown:
+        yield Sources(searched, texts, passages, prompt)
+        pieces = reply.texts(chunks)
+        async with aclosing(until_repetition(pieces) if profile.stop_at_repetition else pieces) as shown:
             async for text in shown:
                 clock.first_token()
                 reply.shown += text

@@ -145,7 +145,7 @@ class _Shape:
 
 
 def _sources(event: Sources) -> list[dict[str, Any]]:
-    return [source(number, passage) for number, passage in enumerate(event.passages, 1)]
+    return [source(number, passage) for number, passage in event.prompt.sources.items()]
 
 
 def _annotations(done: Done) -> list[dict[str, Any]]:
