@@ -1,4 +1,4 @@
-"""How often a follow-up's passage is found, by how the follow-up is searched for: `python -m benchmarks.followups [MODEL …]`.
+"""How often a follow-up's passage is found, by what is searched for: `python -m benchmarks.followups [MODEL …]`.
 
 The ways: alone, joined with the question before, as `rag/condense.py` joins it, rewritten by each MODEL (`small` is the
 demo's, others are names or folders of models for the engine), and standalone: the question as a person wrote it.
