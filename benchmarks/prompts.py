@@ -20,7 +20,7 @@ from rag.profile import LARGE
 from rag.prompt import Prompt, build_prompt
 from tests.fakes import ScriptedEngine
 
-WORDS = [
+WORDS = (
     "the",
     "leave",
     "of",
@@ -33,12 +33,8 @@ WORDS = [
     "十二天",
     "canteen",
     "opens",
-    "at",
-    "noon",
-    "handbook",
-    "section",
     "policy",
-]
+)
 
 
 def text(words: int) -> str:

@@ -82,7 +82,6 @@ async def test_thanks_and_greetings_are_not_turned_into_a_question_nor_joined_wi
             "OK, what about sick leave",
             "Hi, how many days do I get",
             "Hiring rules",
-            "Okay-Taste",
         ),
         *("好的，那病假呢", "谢谢，病假几天", "好的，请问谁批准", "好，我问的是外包人员", "嗯，告诉我病假的规定", ""),
         "Good night shift pay and the bonus for the people who work in the cellar on Sundays in May",
