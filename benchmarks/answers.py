@@ -20,6 +20,7 @@ from llm.embeddings import Embedder
 from llm.engine import Engine
 from llm.options import EngineOptions
 from rag.answer import Done, Question, Sources, answer
+from rag.conversation import Conversations
 from rag.profile import SMALL, Profile
 from rag.retriever import HybridRetriever
 
@@ -28,7 +29,8 @@ DATA = Path(__file__).parents[1] / "data"
 
 async def ask(question: str, chat: ChatVLLM, retriever: HybridRetriever, profile: Profile) -> tuple[Sources, Done]:
     """One turn's first and last event."""
-    events = [event async for event in answer(Question(question), chat=chat, retriever=retriever, profile=profile)]
+    turn = answer(Question(question), chat=chat, retriever=retriever, profile=profile, conversations=Conversations())
+    events = [event async for event in turn]
     assert isinstance(events[0], Sources) and isinstance(events[-1], Done)
     return events[0], events[-1]
 

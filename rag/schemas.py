@@ -64,10 +64,10 @@ def event_data(event: Event) -> dict[str, Any]:
     if isinstance(event, Sources):
         return {
             "question": event.question,
-            "sources": [source(number, passage) for number, passage in enumerate(event.passages, 1)],
+            "searched": event.searched,
+            "sources": [source(number, passage) for number, passage in event.prompt.sources.items()],
             "prompt_tokens": event.prompt.tokens,
-            "dropped_turns": event.prompt.dropped_turns,
-            "dropped_passages": event.prompt.dropped_passages,
+            **event.prompt.dropped,
         }
     assert isinstance(event, Done)
     return asdict(event)

@@ -109,11 +109,11 @@ class _Shape:
 
     async def whole(self, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
         """The answer as one object: the text as the model wrote it, marks included, as in the stream."""
-        text, sources = "", []
+        text, about = "", {}
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Sources):
-                    sources = _sources(event)
+                    about = _about(event)
                 elif isinstance(event, Token):
                     text += event.text
                 else:
@@ -121,14 +121,14 @@ class _Shape:
         message = {"role": "assistant", "content": text, "refusal": None, "annotations": _annotations(done)}
         choice = {"index": 0, "message": message, "finish_reason": _finish_reason(done), "logprobs": None}
         head = {**self._head, "object": "chat.completion"}
-        return {**head, "choices": [choice], "usage": _usage(done), "sources": sources}
+        return {**head, "choices": [choice], "usage": _usage(done), **about}
 
     def writer(self, *, include_usage: bool) -> Callable[[Event], bytes]:
         """What an event is on the wire; the last one closes the choice, and the stream with `[DONE]`."""
 
         def write(event: Event) -> bytes:
             if isinstance(event, Sources):
-                return self._chunk({"role": "assistant", "content": ""}, sources=_sources(event))
+                return self._chunk({"role": "assistant", "content": ""}, **_about(event))
             if isinstance(event, Token):
                 return self._chunk({"content": event.text})
             last = self._chunk({"annotations": _annotations(event)}, finish_reason=_finish_reason(event))
@@ -144,8 +144,10 @@ class _Shape:
         return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
 
 
-def _sources(event: Sources) -> list[dict[str, Any]]:
-    return [source(number, passage) for number, passage in enumerate(event.passages, 1)]
+def _about(event: Sources) -> dict[str, Any]:
+    """Groundwell's own fields: the sources, and what had to stay out of the prompt."""
+    sources = [source(number, passage) for number, passage in event.prompt.sources.items()]
+    return {"sources": sources, **event.prompt.dropped}
 
 
 def _annotations(done: Done) -> list[dict[str, Any]]:

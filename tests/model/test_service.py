@@ -103,7 +103,8 @@ def test_a_follow_up_is_rewritten_by_the_model_and_finds_its_passage(client: htt
         {"role": "assistant", "content": "Full-time employees receive 25 days of annual leave per year."},
     ]
     whole = ask(client, "And how many days of sick leave?", history=history, max_tokens=1)
-    assert whole["question"] != "And how many days of sick leave?"
+    rewritten, alone = whole["searched"]
+    assert alone == "And how many days of sick leave?" != rewritten
     assert "handbook/leave.md" in [source["file"] for source in whole["sources"]]
 
 
