@@ -14,6 +14,8 @@ from langchain_core.retrievers import BaseRetriever
 
 from rag.citations import Citation, cite
 from rag.condense import standalone
+from rag.conversation import Conversation, Conversations
+from rag.counting import TokenCounter
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt
 from rag.sentences import until_repetition
@@ -31,6 +33,8 @@ class Question:
     history: Sequence[BaseMessage] = ()
     instructions: str = ""
     """Text that joins the system prompt, such as an OpenAI client's system message."""
+    scope: str = ""
+    """What the search is limited to, such as the knowledge base's name: conversations in two scopes do not mix."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Keywords of the chat model's call, such as temperature or max_tokens; the profile's where absent."""
 
@@ -68,10 +72,16 @@ Event = Sources | Token | Done
 
 
 async def answer(
-    question: Question, *, chat: BaseChatModel, retriever: BaseRetriever, profile: Profile
+    question: Question,
+    *,
+    chat: BaseChatModel,
+    retriever: BaseRetriever,
+    profile: Profile,
+    conversations: Conversations,
 ) -> AsyncGenerator[Event, None]:
     """Answer one question. Nothing is yielded before the chat model has taken the request.
 
+    `conversations` are the ones that this service or chain has had: what their turns were sent is sent again.
     Closing or cancelling at any point stops what runs: condensing, retrieval, a place in the queue, generation.
     Raises EmptyQuestion, PromptTooLong, and what the chat model and the retriever raise.
     """
@@ -82,7 +92,10 @@ async def answer(
     clock.lap("condense")
     passages = await retriever.ainvoke(searched)
     clock.lap("retrieve")
-    prompt = await asyncio.to_thread(_prompt, question, passages, chat, profile)
+    conversation = conversations.recall(question.history, scope=question.scope)
+    counter = TokenCounter.of(chat, conversations.lengths)
+    prompt = await asyncio.to_thread(_prompt, question, passages, conversation, counter, profile)
+    conversations.remember(conversation, question.text, prompt.sent)
     clock.lap("prompt")
     reply = _Reply()
     options = {"max_tokens": profile.max_tokens, **question.sampling}
@@ -95,21 +108,26 @@ async def answer(
                 clock.first_token()
                 reply.shown += text
                 yield Token(text)
+    conversations.answered(conversation, question.text, reply.shown)
     whole, citations = await asyncio.to_thread(cite, reply.shown, passages)
     finish_reason = reply.finish_reason or "repetition"  # the only reason to leave the stream before its end
     yield Done(whole, finish_reason, citations, reply.usage, clock.timings, reply.model)
 
 
-def _prompt(question: Question, passages: list[Document], chat: BaseChatModel, profile: Profile) -> Prompt:
-    window = (chat.profile or {}).get("max_input_tokens")
+def _prompt(
+    question: Question,
+    passages: list[Document],
+    conversation: Conversation,
+    counter: TokenCounter | None,
+    profile: Profile,
+) -> Prompt:
     return build_prompt(
         question.text,
         passages,
-        question.history,
+        conversation,
         profile=profile,
-        count=chat.get_num_tokens_from_messages if window else None,
-        window=window,
-        max_tokens=question.sampling.get("max_tokens", profile.max_tokens),
+        counter=counter,
+        max_tokens=question.sampling.get("max_tokens") or profile.max_tokens,
         instructions=question.instructions,
     )
 

@@ -15,6 +15,7 @@ from langchain_core.runnables.utils import AddableDict
 
 from llm.bridge import LoopThread, iterate_blocking
 from rag.answer import Done, Event, Question, Sources, answer
+from rag.conversation import Conversations
 from rag.profile import AnswerOptions
 
 
@@ -28,7 +29,7 @@ def rag_chain(chat: BaseChatModel, retriever: BaseRetriever, options: AnswerOpti
     """
     parameters = getattr(getattr(chat, "engine", None), "parameters", None)
     profile = (options or AnswerOptions()).profile_for(parameters)
-    turn = partial(answer, chat=chat, retriever=retriever, profile=profile)
+    turn = partial(answer, chat=chat, retriever=retriever, profile=profile, conversations=Conversations())
 
     async def stream(inputs: AsyncIterator[Any]) -> AsyncIterator[AddableDict]:
         async for given in inputs:

@@ -12,6 +12,7 @@ from llm.chat import ChatVLLM
 from llm.prompting import PromptTooLong
 from llm.protocol import EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
 from rag.answer import Done, EmptyQuestion, Event, Question, Sources, Token, answer
+from rag.conversation import Conversations
 from rag.profile import LARGE, SMALL, Profile
 from rag.retriever import HybridRetriever
 from tests.fakes import ScriptedEngine
@@ -35,7 +36,7 @@ def ask(retriever: HybridRetriever) -> Ask:
         retriever: HybridRetriever = retriever,
     ) -> AsyncGenerator[Event, None]:
         chat = ChatVLLM(engine=model) if isinstance(model, ScriptedEngine) else model
-        return answer(question, chat=chat, retriever=retriever, profile=profile)
+        return answer(question, chat=chat, retriever=retriever, profile=profile, conversations=Conversations())
 
     return turn
 

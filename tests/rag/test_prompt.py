@@ -1,15 +1,14 @@
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from llm.chat import ChatVLLM
 from llm.prompting import PromptTooLong
+from rag.conversation import Conversations
+from rag.counting import Lengths, TokenCounter
 from rag.profile import LARGE, SMALL, Profile
 from rag.prompt import Prompt, build_prompt
 from tests.fakes import ScriptedEngine
@@ -18,7 +17,7 @@ from tests.rag.conftest import passage
 TERSE = replace(LARGE, system="Answer.")
 PASSAGES = [passage("Leave is 25 days.", "leave.md"), passage("Travel needs approval.", "travel.pdf", page=4)]
 HISTORY = [HumanMessage("Hello?"), AIMessage("Hello."), HumanMessage("Who?"), AIMessage("Me.")]
-WORDS = st.text(alphabet="ab 汉<|im_end|>", max_size=30)
+UNKNOWN = Conversations()
 
 
 def chat_with(tokenizer: Any, window: int = 4096) -> ChatVLLM:
@@ -34,14 +33,14 @@ def build(
     profile: Profile = TERSE,
     max_tokens: int = 100,
     instructions: str = "",
+    conversations: Conversations = UNKNOWN,
 ) -> Prompt:
     return build_prompt(
         question,
         passages,
-        history,
+        conversations.recall(history),
         profile=profile,
-        count=chat.get_num_tokens_from_messages,
-        window=chat.engine.max_model_len,
+        counter=TokenCounter.of(chat, Lengths()),
         max_tokens=max_tokens,
         instructions=instructions,
     )
@@ -98,38 +97,58 @@ def test_without_passages_and_conversation_the_question_stands_alone(tokenizer) 
 
 
 def test_a_model_whose_window_is_not_known_gets_everything() -> None:
-    prompt = build_prompt("q", PASSAGES, HISTORY, profile=TERSE, count=None, window=None, max_tokens=10)
+    prompt = build_prompt("q", PASSAGES, UNKNOWN.recall(HISTORY), profile=TERSE, counter=None, max_tokens=10)
     assert prompt.tokens is None
     assert prompt.messages[1:-1] == HISTORY
     assert prompt.passages == PASSAGES
 
 
-def test_the_oldest_turn_goes_first_then_the_next_then_the_last_passage(tokenizer) -> None:
-    full = build(chat_with(tokenizer))
+def test_the_oldest_turn_goes_first_then_the_next_then_the_last_passage_then_the_end_of_the_first(tokenizer) -> None:
+    history = [*HISTORY[:2], HumanMessage("Who?" * 20), AIMessage("Me." * 20)]
+    full = build(chat_with(tokenizer), history=history)
     assert full.tokens
-    fits = full.tokens + 100
-    dropped = []
-    for window in range(fits, 120, -1):
-        prompt = build(chat_with(tokenizer, window))
-        deal = (prompt.dropped_turns, prompt.dropped_passages)
-        dropped += [deal] if deal not in dropped[-1:] else []
-    assert dropped == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2)]
+    dropped: list[tuple[int, int, bool]] = []
+    for window in range(full.tokens + 100, 140, -1):
+        prompt = build(chat_with(tokenizer, window), history=history)
+        report = (prompt.dropped_turns, prompt.dropped_passages, prompt.shortened)
+        dropped += [report] if report not in dropped else []
+    assert dropped == [(0, 0, False), (1, 0, False), (2, 0, False), (2, 1, False), (2, 1, True)]
 
 
 def test_a_turn_is_dropped_as_a_whole_pair(tokenizer) -> None:
-    full = build(chat_with(tokenizer))
+    history = [*HISTORY, *HISTORY[:2] * 20]
+    full = build(chat_with(tokenizer), history=history)
     assert full.tokens
-    prompt = build(chat_with(tokenizer, full.tokens + 99))
-    assert prompt.messages[1:-1] == HISTORY[2:]
+    prompt = build(chat_with(tokenizer, full.tokens + 99), history=history)
+    assert prompt.dropped_turns > 2
+    assert prompt.messages[1:-1] == history[2 * prompt.dropped_turns :]
 
 
-def test_a_question_that_fits_only_without_passages_is_still_asked(tokenizer) -> None:
-    question = "q" * 300
+SENTENCES = [f"In year {year} the prize was {year * 7} euros." for year in range(2000, 2040)]
+
+
+@pytest.mark.parametrize(
+    "text", [" ".join(SENTENCES), "员工每年有十二天年假。" * 40, "x" * 4000], ids=["en", "zh", "x"]
+)
+def test_a_passage_too_long_alone_is_cut_at_a_sentence_and_at_a_character_where_there_is_none(tokenizer, text) -> None:
+    prompt = build(chat_with(tokenizer, 400), passages=[passage(text), *PASSAGES])
+    put = prompt.messages[-1].text.removeprefix("[1] guide.txt\n").removesuffix("\n\nHow many days?")
+    assert text.startswith(put) and len(put.encode()) > 100
+    assert put[-1] in ".。x"
+    assert prompt.shortened
+    assert (prompt.passages, prompt.dropped_passages) == ([passage(text)], 2)
+    assert prompt.tokens and 300 - 45 < prompt.tokens <= 300
+    assert prompt.sources == {1: passage(text), 2: PASSAGES[0], 3: PASSAGES[1]}
+
+
+def test_a_question_that_takes_the_window_leaves_a_passage_a_place_from_the_answers_room(tokenizer) -> None:
+    question = "q" * 310
     prompt = build(chat_with(tokenizer, 400), question, max_tokens=400)
-    assert prompt.messages == [SystemMessage("Answer."), HumanMessage(question)]
+    assert prompt.messages == [SystemMessage("Answer."), HumanMessage(f"[1] leave.md\nLeave is 25\n\n{question}")]
     assert prompt.tokens
     assert 200 < prompt.tokens < 400
-    assert (prompt.passages, prompt.dropped_passages, prompt.dropped_turns) == ([], 2, 2)
+    assert (prompt.passages, prompt.dropped_passages, prompt.dropped_turns) == (PASSAGES[:1], 1, 2)
+    assert prompt.shortened
 
 
 def test_a_question_that_cannot_fit_is_refused_with_both_numbers(tokenizer) -> None:
@@ -140,48 +159,6 @@ def test_a_question_that_cannot_fit_is_refused_with_both_numbers(tokenizer) -> N
     with pytest.raises(PromptTooLong, match=rf"{window} tokens.*{window} with the answer") as refused:
         build(chat_with(tokenizer, window), "q" * 50)
     assert (refused.value.prompt_tokens, refused.value.max_model_len) == (window, window)
-
-
-@settings(max_examples=80)
-@given(
-    st.lists(st.tuples(WORDS, WORDS), max_size=5),
-    st.lists(WORDS, max_size=4),
-    WORDS,
-    st.integers(60, 700),
-    st.integers(1, 700),
-)
-def test_the_prompt_is_the_largest_that_fits_counted_exactly(tokenizer, turns, texts, question, window, most) -> None:
-    chat = chat_with(tokenizer, window)
-    history = [message for asked, said in turns for message in (HumanMessage(asked), AIMessage(said))]
-    passages = [passage(text) for text in texts]
-    room = window - min(most, window // 2)
-
-    def laid_out(kept: int, put: int) -> list[BaseMessage]:
-        numbered = [f"[{number}] guide.txt\n{text}" for number, text in enumerate(texts[:put], 1)]
-        last = HumanMessage("\n\n".join([*numbered, question]))
-        return [SystemMessage("Answer."), *history[len(history) - 2 * kept :], last]
-
-    deals = [(kept, len(texts)) for kept in range(len(turns), 0, -1)] + [(0, put) for put in range(len(texts), -1, -1)]
-    kept, put = next((deal for deal in deals if len(chat.encoder.encode(laid_out(*deal))) <= room), (0, 0))
-    tokens = len(chat.encoder.encode(laid_out(kept, put)))
-    if tokens >= window:
-        with pytest.raises(PromptTooLong):
-            build(chat, question, passages, history, max_tokens=most)
-        return
-    prompt = build(chat, question, passages, history, max_tokens=most)
-    assert prompt.messages == laid_out(kept, put)
-    assert prompt.tokens == tokens
-    assert prompt.passages == passages[:put]
-    assert (prompt.dropped_turns, prompt.dropped_passages) == (len(turns) - kept, len(texts) - put)
-
-
-def test_the_next_turns_prompt_begins_with_this_ones_up_to_its_passages(tokenizer) -> None:
-    chat = chat_with(tokenizer)
-    now = build(chat)
-    later = build(chat, "And sick leave?", PASSAGES[::-1], [*HISTORY, HumanMessage("How many days?"), AIMessage("25.")])
-    ids = zip(chat.encoder.encode(now.messages), chat.encoder.encode(later.messages), strict=False)
-    shared = [one for one, other in takewhile(lambda both: both[0] == both[1], ids)]
-    assert tokenizer.decode(shared).endswith("Me.<|im_end|>\n<|im_start|>user\n")
 
 
 @pytest.mark.parametrize("profile", [TERSE, replace(SMALL, history_turns=3, sentences=None)])

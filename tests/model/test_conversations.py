@@ -1,0 +1,49 @@
+"""Ten thousand conversations against the real tokenizer and template, twenty of them on the real engine."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from llm.chat import ChatVLLM
+from llm.engine import Engine
+from llm.models import resolve
+from llm.prompting import PromptEncoder
+from rag.profile import LARGE
+from tests.conversations import CASES, FRAGMENTS, Case, check
+from tests.fakes import ScriptedEngine
+
+PROFILE = replace(LARGE, system="Answer from the passages.", history_turns=3, passages=3)
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Any:
+    """An engine that says nothing, with SmolLM2's tokenizer."""
+    from transformers import AutoTokenizer
+
+    engine = ScriptedEngine(tokenizer=AutoTokenizer.from_pretrained(resolve("HuggingFaceTB/SmolLM2-135M-Instruct")))
+    engine.encoder = PromptEncoder(engine.tokenizer)
+    return engine
+
+
+@settings(max_examples=10_000, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CASES)
+def test_no_conversation_is_over_the_limit_and_none_wastes_the_room_of_a_passage(scripted: Any, case: Case) -> None:
+    check(case, scripted, PROFILE)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_real_engine_takes_every_prompt_and_counts_it_alike(engine: Engine, scripted: Any, seed: int) -> None:
+    some = random.Random(seed)
+
+    def text(most: int) -> str:
+        return "".join(some.choices(FRAGMENTS, k=some.randrange(most)))
+
+    turns = [(text(4), [text(12) for _ in range(3)], text(12)) for _ in range(some.randrange(6))]
+    case = Case(turns, text(4), [text(30) for _ in range(3)], engine.max_model_len, 5000)
+    prompt = check(case, scripted, PROFILE)
+    assert prompt
+    answer = ChatVLLM(engine=engine, max_tokens=2).invoke(prompt.messages)
+    assert answer.usage_metadata and answer.usage_metadata["input_tokens"] == prompt.tokens
