@@ -12,13 +12,16 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.retrievers import BaseRetriever
 
-from rag.citations import Citation, cite
+from rag.citations import Citation, Citing, given_out
 from rag.condense import standalone
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
+from rag.grounding import RULES, Grounding, GroundingOptions, Mode, judge, reply_without_model
 from rag.profile import Profile
-from rag.prompt import Prompt, build_prompt
+from rag.prompt import Prompt, build_prompt, unsent
 from rag.sentences import until_repetition
+
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
 
 
 class EmptyQuestion(ValueError):
@@ -37,6 +40,8 @@ class Question:
     """What the search is limited to, such as the knowledge base's name: conversations in two scopes do not mix."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Keywords of the chat model's call, such as temperature or max_tokens; the profile's where absent."""
+    grounding: Mode | None = None
+    """How strictly the answer keeps to the documents; None: as the options say."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Done:
     answer: str
     finish_reason: str
     citations: list[Citation]
+    grounding: Grounding
     usage: dict[str, int]
     timings: dict[str, float]
     model: str
@@ -78,8 +84,9 @@ async def answer(
     retriever: BaseRetriever,
     profile: Profile,
     conversations: Conversations,
+    grounding: GroundingOptions | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Answer one question. Nothing is yielded before the chat model has taken the request.
+    """Answer one question. Nothing is yielded before the chat model has taken the request, if it is asked at all.
 
     `conversations` are the ones that this service or chain has had: what their turns were sent is sent again.
     Closing or cancelling at any point stops what runs: condensing, retrieval, a place in the queue, generation.
@@ -93,25 +100,38 @@ async def answer(
     passages = await retriever.ainvoke(searched)
     clock.lap("retrieve")
     conversation = conversations.recall(question.history, scope=question.scope)
+    options = grounding or GroundingOptions()
+    mode = question.grounding or options.mode
+    if mode == "strict" and (fixed := reply_without_model(question.text, searched, passages, options)):
+        yield Sources(searched, passages, unsent(passages, conversation))
+        yield Token(fixed)
+        yield Done(fixed, "refusal", [], judge(mode, [], [], refused=True), dict(NO_USAGE), clock.timings, "")
+        return
     counter = TokenCounter.of(chat, conversations.lengths)
-    prompt = await asyncio.to_thread(_prompt, question, passages, conversation, counter, profile)
+    prompt = await asyncio.to_thread(_prompt, question, passages, conversation, counter, profile, RULES[mode])
     conversations.remember(conversation, question.text, prompt.sent)
     clock.lap("prompt")
     reply = _Reply()
-    options = {"max_tokens": profile.max_tokens, **question.sampling}
-    async with aclosing(_chunks(chat, prompt, options)) as chunks:
+    citing = Citing(prompt.sources, cut=mode == "strict" and options.unsupported == "cut")
+    sampling = {"max_tokens": profile.max_tokens, **question.sampling}
+    async with aclosing(_chunks(chat, prompt, sampling)) as chunks:
         reply.add(await anext(chunks, None))
         yield Sources(searched, passages, prompt)
         texts = reply.texts(chunks)
-        async with aclosing(until_repetition(texts) if profile.stop_at_repetition else texts) as shown:
+        whole = until_repetition(texts) if profile.stop_at_repetition else texts
+        async with aclosing(given_out(citing, whole)) as shown:
             async for text in shown:
                 clock.first_token()
-                reply.shown += text
                 yield Token(text)
-    conversations.answered(conversation, question.text, reply.shown)
-    whole, citations = await asyncio.to_thread(cite, reply.shown, passages)
-    finish_reason = reply.finish_reason or "repetition"  # the only reason to leave the stream before its end
-    yield Done(whole, finish_reason, citations, reply.usage, clock.timings, reply.model)
+    conversations.answered(conversation, question.text, citing.answer if citing.cut else citing.written)
+    refused = citing.cut and not citing.answer
+    if refused:
+        yield Token(options.refusal(question.text))
+    said = options.refusal(question.text) if refused else citing.answer
+    judged = judge(mode, citing.sentences, citing.unverified, refused=refused)
+    # The only reason to leave the stream before its end is a repetition.
+    finish_reason = "refusal" if refused else reply.finish_reason or "repetition"
+    yield Done(said, finish_reason, citing.citations, judged, reply.usage, clock.timings, reply.model)
 
 
 def _prompt(
@@ -120,6 +140,7 @@ def _prompt(
     conversation: Conversation,
     counter: TokenCounter | None,
     profile: Profile,
+    rule: str,
 ) -> Prompt:
     return build_prompt(
         question.text,
@@ -128,7 +149,7 @@ def _prompt(
         profile=profile,
         counter=counter,
         max_tokens=question.sampling.get("max_tokens") or profile.max_tokens,
-        instructions=question.instructions,
+        instructions="\n\n".join(filter(None, [rule, question.instructions])),
     )
 
 
@@ -140,9 +161,8 @@ class _Reply:
     """What the chat model has said so far, and what it cost."""
 
     def __init__(self) -> None:
-        self.shown = ""
         self.model = ""
-        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
+        self.usage = dict(NO_USAGE)
         self.finish_reason: str | None = None
         self._first_text = ""
 

@@ -1,6 +1,8 @@
 """Which words of which source hold what an answer says: the model's marks verified, other sentences matched."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,6 +74,8 @@ class Citing:
         self.cut = cut
         self.answer = ""
         """What has been given, without marks."""
+        self.written = ""
+        """What the model wrote."""
         self.citations: list[Citation] = []
         self.unverified: list[UnverifiedMark] = []
         self.sentences: list[Sentence] = []
@@ -83,7 +87,8 @@ class Citing:
         self._settled = 0
 
     def add(self, text: str) -> str:
-        """Take more text; what may be shown now. With `cut` this verifies what has become complete, so it takes time."""
+        """Take more text; what may be shown now. With `cut` it verifies what is complete, so it takes time."""
+        self.written += text
         clean = self._marks.add(text)
         self._text += clean
         if self.cut:
@@ -100,7 +105,9 @@ class Citing:
         return shown if self.cut else clean
 
     def _spans(self) -> list[tuple[int, int]]:
-        return [(start + self._settled, end + self._settled) for start, end in sentence_spans(self._text[self._settled :])]
+        return [
+            (start + self._settled, end + self._settled) for start, end in sentence_spans(self._text[self._settled :])
+        ]
 
     def _settle(self, spans: list[tuple[int, int]]) -> str:
         """Verify sentences that are complete; with `cut`, the text of those that are supported."""
@@ -195,6 +202,16 @@ def _citation(
         match=evidence.match,
         method=method,
     )
+
+
+async def given_out(citing: Citing, texts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """The stream as it may be shown. What takes time is done off the event loop; `texts` is closed at the end."""
+    async with aclosing(texts):
+        async for text in texts:
+            if shown := await asyncio.to_thread(citing.add, text) if citing.cut else citing.add(text):
+                yield shown
+    if rest := await asyncio.to_thread(citing.end):
+        yield rest
 
 
 def cite(answer: str, sources: Mapping[int, Document], *, cut: bool = False) -> Citing:

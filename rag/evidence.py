@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 from langchain_core.documents import Document
@@ -65,7 +66,7 @@ class Evidences:
         return sum(math.log(total / (max(self._frequency[term], 1) + 0.5)) + 0.1 for term in terms)
 
     def best(self, sentence: str, sources: Sequence[int] | None = None) -> Evidence | None:
-        """The best evidence for a sentence in these sources (None: in all, for a sentence that says enough), or None."""
+        """The best evidence for a sentence in these sources; None as sources: in all, if it says enough."""
         claim = Statement(sentence)
         if sources is None and len(claim.terms) < LEAST_TERMS:
             return None
@@ -73,7 +74,9 @@ class Evidences:
         if not claim.terms:  # "No." or "2.": only where the passage says just that
             return next((_evidence(quote, 1.0, claim) for quote in quotes if _same(claim, quote)), None)
         found = [*self._singles(claim, quotes), *self._pairs(claim, quotes)]
-        return max(found, key=lambda one: (one.score, one.match == "exact", -one.source, one.start - one.end), default=None)
+        return max(
+            found, key=lambda one: (one.score, one.match == "exact", -one.source, one.start - one.end), default=None
+        )
 
     def _singles(self, claim: Statement, quotes: Sequence[_Quote]) -> Iterator[Evidence]:
         for quote in quotes:
@@ -93,7 +96,7 @@ class Evidences:
         """Two neighbouring sentences that each support a part of the claim."""
         if len(claim.clauses) < 2 or not all(len(clause.terms) > 1 for clause in claim.clauses):
             return
-        for one, two in zip(quotes, quotes[1:], strict=False):
+        for one, two in pairwise(quotes):
             if one.source != two.source or one.start >= two.start:
                 continue
             scores = [max(self._score(clause, one), self._score(clause, two)) for clause in claim.clauses]

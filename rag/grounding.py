@@ -2,7 +2,7 @@
 
 | mode | no passage reaches the bar | sentences without evidence | `grounded` is true when |
 |---|---|---|---|
-| `strict` | fixed refusal, no model call | cut (or flagged); nothing left: the refusal | everything that it states is supported |
+| `strict` | fixed refusal, no model call | cut (or flagged); nothing left: refusal | all that it states is supported |
 | `balanced` | the model is told to say so | flagged | at least half of it is |
 | `open` | the model may answer from what it knows | flagged | anything of it is |
 
@@ -47,8 +47,9 @@ GREETINGS = {
 }
 """What small talk gets in strict mode, where the model is not to speak without documents."""
 SMALL_TALK = re.compile(
-    r"\W*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks?(?: you)?(?: (?:very|so) much| a lot)?|ok(?:ay)?|great"
-    r"|bye|goodbye|how are you|(?:你|您)好|嗨|早上好|下午好|晚上好|(?:多?谢谢?)(?:你|您)?了?|好的?|再见)[\s,!.?，！。？~～啊呀吗]*",
+    r"\W*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks?(?: you)?(?: (?:very|so) much| a lot)?|ok(?:ay)?"
+    r"|great|bye|goodbye|how are you|(?:你|您)好|嗨|早上好|下午好|晚上好|(?:多?谢谢?)(?:你|您)?了?|好的?|再见)"
+    r"[\s,!.?，！。？~～啊呀吗]*",
     re.IGNORECASE,
 )
 SCRIPTS = {
@@ -99,11 +100,16 @@ def _scored(passage: Document) -> bool:
     return passage.metadata.get("score") is not None
 
 
-def reply_without_model(question: str, passages: Sequence[Document], options: GroundingOptions) -> str | None:
-    """What strict mode answers by itself: to small talk, and where no passage is good enough; else None."""
+def reply_without_model(
+    question: str, searched: str, passages: Sequence[Document], options: GroundingOptions
+) -> str | None:
+    """What strict mode answers by itself: to small talk, and where no passage is good enough; else None.
+
+    `searched` is the question that the passages were found for.
+    """
     if SMALL_TALK.fullmatch(question):
         return _in_language(question, GREETINGS)
-    return None if answerable(question, passages, options.bar) else options.refusal(question)
+    return None if answerable(searched, passages, options.bar) else options.refusal(question)
 
 
 def _in_language(question: str, table: Mapping[str, str]) -> str:

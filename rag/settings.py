@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from ingest.settings import ENVIRONMENT_PREFIX, IngestSettings
 from llm.options import EngineOptions, Options, refuse_unknown
+from rag.grounding import GroundingOptions
 from rag.profile import AnswerOptions
 
 
@@ -25,6 +26,7 @@ class Settings(IngestSettings):
 
     engine: EngineOptions = EngineOptions()
     answer: AnswerOptions = AnswerOptions()
+    grounding: GroundingOptions = GroundingOptions()
     server: ServerOptions = ServerOptions()
 
     @model_validator(mode="before")

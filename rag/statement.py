@@ -12,15 +12,18 @@ from typing import Any
 from ingest.terms import terms
 from rag.amounts import Amount, amounts, identifiers, in_digits
 
-FUNCTION_WORDS = frozenset(
-    """a about all also am an and any are as at be been being but by can could did do does each every few for from get
-    gets had has have he her here him his how i if in into is it its itself just let like may me might most must my no
-    nor not of off on only or other our out over per shall she should so some such than that the their them then there
-    these they this those through to too under until up us very was we were what when where whether which while who
-    whom whose why will with within without would you your 的 了 是 在 和 与 及 也 都 就 把 被 对 从 向 为 于 等 个 该
-    其 之 而 或 且 并 由 到 至 有 没 没有 不 未 无 得 可 可以 须 必须 需 需要 应 应该 会 能 将 每 一 这 那 它 他 她 您 你
-    我 们 我们 他们 它们 请 着 过 吗 呢 吧 如果 时 时候 另 另外 还 又 所 以 不得 不能 不会 不是 不可 不可以""".split()
+_FUNCTION_WORDS = (
+    "a about all also am an and any are as at be been being but by can could did do does each every few for "
+    "from get gets had has have he her here him his how i if in into is it its itself just let like may me "
+    "might most must my no nor not of off on only or other our out over per shall she should so some such than "
+    "that the their them then there these they this those through to too under until up us very was we were "
+    "what when where whether which while who whom whose why will with within without would you your "
+    "的 了 是 在 和 与 及 也 都 就 把 被 对 从 向 为 于 等 个 该 其 之 而 或 且 并 由 到 "
+    "至 有 没 没有 不 未 无 得 可 可以 须 必须 需 需要 应 应该 会 能 将 每 一 这 那 它 他 她 "
+    "您 你 我 们 我们 他们 它们 请 着 过 吗 呢 吧 如果 时 时候 另 另外 还 又 所 以 不得 不能 "
+    "不会 不是 不可 不可以 "
 )
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 CLAUSE_END = re.compile(r"[,;:，、；：](?!\d)|\b(?:and|but|while|whereas)\b|而|但是?", re.IGNORECASE)
 NEGATION = re.compile(
     r"\b(?:not|no|never|none|nobody|nothing|neither|nor|cannot|without|forbidden|prohibited)\b|n['’]t\b"
@@ -29,7 +32,7 @@ NEGATION = re.compile(
 )
 DIRECTIONS = {
     "least": r"at least|no(?:t)? (?:less|fewer) than|minimum|至少|最少|不少于|不低于",
-    "most": r"at most|no(?:t)? more than|up to|(?:must |may |should )?not exceed|maximum|至多|最多|不得?超过|不多于|不高于",
+    "most": r"at most|no(?:t)? more than|up to|not exceed|maximum|至多|最多|不得?超过|不多于|不高于",
     "above": r"more than|above|exceed(?:s|ing)?|longer than|高于|超过|大于|多于|以上",
     "below": r"less than|fewer than|below|under|shorter than|低于|少于|小于|不到|以下",
     "before": r"\bbefore\b|(?<!目)(?<!提)(?<!以)前(?!往|台|门)|以前",
@@ -114,7 +117,9 @@ class Statement:
         return bool(PRONOUN.match(self.text))
 
 
-_NAME_NUMBER = re.compile(r"\b([A-Z][a-z]+) \d{1,2}\b(?![.,]\d|:| ?%| [A-Z]{3}\b)(?!\s*(?:hours?|days?|years?|months?))")
+_NAME_NUMBER = re.compile(
+    r"\b([A-Z][a-z]+) \d{1,2}\b(?![.,]\d|:| ?%| [A-Z]{3}\b)(?!\s*(?:hours?|days?|years?|months?))"
+)
 
 
 def contradicts(claim: Statement, quote: Statement) -> bool:

@@ -3,7 +3,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from langchain_core.documents import Document
 
 from rag.citations import Citation, Citing, cite

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rag.marks import Marks, without_marks
 
 PIECES = [
-    "[1]", "【2】", "［３］", "[1,2]", "[1-3]", "[", "]", "(", "`", "``", "```", "~~~", "\n", " ", "a", "manager", "1", "23",
-    "0", ",", "-", ". ", "。", "，", "\\", "!", "f()", "x_1", "text][1]", "[1](https://a.example)", "[^1]", "    ", "汉",
+    "[1]", "【2】", "［３］", "[1,2]", "[1-3]", "[", "]", "(", "`", "``", "```", "~~~", "\n", " ", "a", "manager", "1",
+    "23", "0", ",", "-", ". ", "。", "，", "\\", "!", "f()", "x_1", "text][1]", "[1](https://a.example)", "[^1]",
+    "    ", "汉",
 ]  # fmt: skip
 WRITTEN = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
@@ -53,8 +54,8 @@ def test_a_mark_is_taken_out_with_the_blank_before_it(text: str, clean: str, exp
     [
         "a[1] = b[2]", "rows_2[1]", "userNames[1]", "x1[2]", "f()[1]", "a[0][1]", r"\[1]", "see [1](https://a.example)",
         "[text][1]", "![1](a.png)", "[^1]", "[ ]", "[x]", "[]", "[1", "【1", "[1,", "[1]".replace("]", "】"), "[2024]",
-        "[0, 1]", "[0-9]", "[3-1]", "`a [1]`", "``a ` [1]``", "```\nlist [1]\n```", "~~~py\nlist [1]\n~~~", "```\nopen [1]",
-        "   ```\n[1]\n````\n", "[1a]", "[one]", "1]", "[" + " " * 50 + "1]",
+        "[0, 1]", "[0-9]", "[3-1]", "`a [1]`", "``a ` [1]``", "```\nlist [1]\n```", "~~~py\nlist [1]\n~~~",
+        "```\nopen [1]",        "   ```\n[1]\n````\n", "[1a]", "[one]", "1]", "[" + " " * 50 + "1]",
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_mark_is_left_alone(text: str) -> None:
