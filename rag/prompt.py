@@ -226,10 +226,11 @@ class _Fitting:
         sizes = [self.counter.text(words[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
         if whole := number_that_fits(sizes, free):
             return ends[whole - 1]
-        if free <= 0 or not ends:
-            return 0
-        part = words[: ends[0] * free // sizes[0]]
-        return part.rfind(" ") if " " in part[len(part) // 2 :] else len(part)
+        length = ends[0] if ends else 0
+        while length and (tokens := self.counter.text(words[:length])) > max(free, 0):
+            length = min(length - 1, length * max(free, 0) // tokens)
+        blank = words.rfind(" ", length // 2, length)
+        return blank if blank > 0 else length
 
 
 def _nearest(text: str, question: str, sentences: int | None) -> str:
