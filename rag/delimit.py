@@ -19,8 +19,7 @@ def delimited(number: int, place: str, text: str) -> str:
 
     What in them looks like a delimiter loses its angle bracket; everything else stays as it is.
     """
-    about = _harmless(" ".join(place.split())).translate({ord('"'): "'", ord("<"): HARMLESS, ord(">"): "›"})
-    return f'<passage number="[{number}]" source="{about}">\n{_harmless(text)}\n</passage>'
+    return f"<passage [{number}] {_harmless(' '.join(place.split()))}>\n{_harmless(text)}\n</passage>"
 
 
 def _harmless(text: str) -> str:

@@ -47,13 +47,12 @@ def read(prompt: str) -> list[str]:
 def test_there_is_one_opening_and_one_closing_delimiter_whatever_the_content(text: str, place: str) -> None:
     prompt = delimited(3, place, text)
     assert read(prompt) == ["<passage", "</passage"]
-    assert prompt.startswith('<passage number="[3]" source="') and prompt.endswith("\n</passage>")
-    assert prompt.partition(">\n")[0].count('"') == 4
+    assert prompt.startswith("<passage [3] ") and prompt.endswith("\n</passage>")
 
 
 @given(st.one_of(HOSTILE, st.text()))
 def test_nothing_of_the_text_goes_lost_but_angle_brackets(text: str) -> None:
-    inside = delimited(1, "a.txt", text).partition(">\n")[2].removesuffix("\n</passage>")
+    inside = delimited(1, "a.txt", text).removeprefix("<passage [1] a.txt>\n").removesuffix("\n</passage>")
     assert len(inside) == len(text)
     assert all(
         one == other or (one, unicodedata.normalize("NFKD", other)[0]) == ("‹", "<")
@@ -68,6 +67,5 @@ def test_a_text_that_holds_no_delimiter_is_not_changed(text: str) -> None:
     assert f"\n{text}\n" in delimited(1, "handbook/leave.md, page 2", text)
 
 
-def test_the_place_stays_on_one_line_and_in_its_quotes() -> None:
-    first = delimited(1, 'a"b\n\r\u2028<c>.md, "页"', "text").split("\n")[0]
-    assert first == '<passage number="[1]" source="a\'b ‹c›.md, \'页\'">'
+def test_the_place_stays_on_one_line() -> None:
+    assert delimited(1, "a\n\r\u2028<b>.md", "text").split("\n")[0] == "<passage [1] a <b>.md>"
