@@ -49,7 +49,9 @@ async def answers(cases: list[dict[str, Any]], chat: ChatVLLM, profile: Profile,
             grounding=GroundingOptions(mode=mode),
         )
         async with gate:
-            return [event async for event in turn if isinstance(event, Done)][0].answer
+            *_, done = [event async for event in turn]
+            assert isinstance(done, Done)
+            return done.answer
 
     return await asyncio.gather(*map(one, cases))
 
