@@ -1,6 +1,7 @@
 """The sentences of the passages as evidence: which of them says what a sentence of the answer says."""
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,11 @@ from rag.statement import Statement, contradicts
 
 SUPPORT = 0.6
 """Least share of a sentence's words, weighed by rarity, that its quote must hold. See `benchmarks/verification.py`."""
+GOES_ON = re.compile(r"[ \t]*\n[ \t]*")
+LINE_END = re.compile(r"[.!?。！？；:：;|][\"'”’」』》）)]*$")
+NO_PROSE = re.compile(r"[#|>*+\-•]|\d+[.)、]|[\w .]{1,30}[:：]\s?\S")
+LONG_LINE = 40
+"""Characters of a line that was cut by the page's width, and is no heading."""
 LEAST_TERMS = 2
 """Different words that a sentence without a mark must have beside its numbers: "No." would be found anywhere."""
 
@@ -109,7 +115,7 @@ def _quotes(number: int, source: Document) -> Iterator[_Quote]:
     heading = f"{source.metadata.get('heading') or ''}"
     passage = Statement(f"{heading}\n{text}\n{source.metadata.get('source', '')}")
     before: tuple[int, int] | None = None
-    for start, end in sentence_spans(text):
+    for start, end in _whole_sentences(text):
         statement = Statement(text[start:end])
         context = Statement(heading).terms
         first = start
@@ -117,6 +123,27 @@ def _quotes(number: int, source: Document) -> Iterator[_Quote]:
             first, context = before[0], context | Statement(text[slice(*before)]).terms
         yield _Quote(number, first, end, statement, context, passage)
         before = start, end
+
+
+def _whole_sentences(text: str) -> list[tuple[int, int]]:
+    """The sentences of a passage, those in one that the layout of a page has cut into lines."""
+    spans: list[tuple[int, int]] = []
+    for start, end in sentence_spans(text):
+        if (
+            spans
+            and GOES_ON.fullmatch(text[spans[-1][1] : start])
+            and _goes_on(text[slice(*spans[-1])], text[start:end])
+        ):
+            start = spans.pop()[0]
+        spans.append((start, end))
+    return spans
+
+
+def _goes_on(line: str, following: str) -> bool:
+    """Whether a line without an end of a sentence is followed by the rest of it: not by a heading, item or row."""
+    if not line or LINE_END.search(line) or NO_PROSE.match(line) or NO_PROSE.match(following):
+        return False
+    return following[0].islower() or len(line) >= LONG_LINE
 
 
 def _evidence(quote: _Quote, score: float, claim: Statement) -> Evidence:

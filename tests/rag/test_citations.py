@@ -225,7 +225,6 @@ def test_with_cut_every_sentence_that_is_shown_is_cited_and_stands_where_it_is_s
     citing = cite(text, dict(enumerate(PASSAGES, 1)), cut=True)
     spans = {(sentence.start, sentence.end) for sentence in citing.sentences}
     assert spans == {(citation.answer_start, citation.answer_end) for citation in citing.citations}
-    assert "Lunch is free." not in citing.answer and "病假为九天。" not in citing.answer
 
 
 def test_with_cut_a_sentence_is_held_back_until_it_is_known_to_be_complete() -> None:

@@ -113,7 +113,7 @@ def test_the_oldest_turn_goes_first_then_the_next_then_the_last_passage_then_the
     full = build(chat_with(tokenizer), history=history)
     assert full.tokens
     dropped: list[tuple[int, int, bool]] = []
-    for window in range(full.tokens + 100, 170, -1):
+    for window in range(full.tokens + 100, 195, -1):
         prompt = build(chat_with(tokenizer, window), history=history)
         report = (prompt.dropped_turns, prompt.dropped_passages, prompt.shortened)
         dropped += [report] if report not in dropped else []
@@ -151,7 +151,7 @@ def test_a_passage_too_long_alone_is_cut_at_a_sentence_and_at_a_character_where_
 
 
 def test_a_question_that_takes_the_window_leaves_a_passage_a_place_from_the_answers_room(tokenizer) -> None:
-    question = "q" * 289
+    question = "q" * 279
     prompt = build(chat_with(tokenizer, 400), question, max_tokens=400)
     assert prompt.messages == [
         SystemMessage("Answer."),
