@@ -13,12 +13,13 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.retrievers import BaseRetriever
 
 from rag.citations import Citation, Citing, given_out
-from rag.condense import standalone
+from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
 from rag.grounding import RULES, Grounding, GroundingOptions, Mode, judge, reply_without_model
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt, unsent
+from rag.search import search
 from rag.sentences import until_repetition
 
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
@@ -49,7 +50,9 @@ class Sources:
     """First event: the passages found, best first. The engine has admitted the request."""
 
     question: str
-    """What was searched for."""
+    """What was searched for; of several texts, the one that brought the best passage."""
+    searched: list[str]
+    """All texts that were searched for: an earlier turn with the follow-up, say."""
     passages: list[Document]
     prompt: Prompt
 
@@ -95,17 +98,17 @@ async def answer(
     if not question.text.strip():
         raise EmptyQuestion("the question is empty")
     clock = _Clock()
-    searched = await standalone(question.text, question.history, chat=chat, profile=profile)
+    texts = await searches(question.text, question.history, chat=chat, profile=profile)
     clock.lap("condense")
-    passages = await retriever.ainvoke(searched)
+    searched, passages = await search(texts, retriever)
     clock.lap("retrieve")
     conversation = conversations.recall(question.history, scope=question.scope)
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
     if mode == "strict" and (fixed := reply_without_model(question.text, searched, passages, options)):
-        yield Sources(searched, passages, unsent(passages, conversation))
+        yield Sources(searched, texts, passages, unsent(passages, conversation))
         yield Token(fixed)
-        yield Done(fixed, "refusal", [], judge(mode, [], [], refused=True), dict(NO_USAGE), clock.timings, "")
+        yield _done(Citing({}), _Reply(), clock, mode, instead=fixed)
         return
     counter = TokenCounter.of(chat, conversations.lengths)
     prompt = await asyncio.to_thread(_prompt, question, passages, conversation, counter, profile, RULES[mode])
@@ -113,25 +116,33 @@ async def answer(
     clock.lap("prompt")
     reply = _Reply()
     citing = Citing(prompt.sources, cut=mode == "strict" and options.unsupported == "cut")
-    sampling = {"max_tokens": profile.max_tokens, **question.sampling}
-    async with aclosing(_chunks(chat, prompt, sampling)) as chunks:
+    async with aclosing(_chunks(chat, prompt, {"max_tokens": profile.max_tokens, **question.sampling})) as chunks:
         reply.add(await anext(chunks, None))
-        yield Sources(searched, passages, prompt)
-        texts = reply.texts(chunks)
-        whole = until_repetition(texts) if profile.stop_at_repetition else texts
+        yield Sources(searched, texts, passages, prompt)
+        pieces = reply.texts(chunks)
+        whole = until_repetition(pieces) if profile.stop_at_repetition else pieces
         async with aclosing(given_out(citing, whole)) as shown:
             async for text in shown:
                 clock.first_token()
                 yield Token(text)
     conversations.answered(conversation, question.text, citing.answer if citing.cut else citing.written)
-    refused = citing.cut and not citing.answer
-    if refused:
-        yield Token(options.refusal(question.text))
-    said = options.refusal(question.text) if refused else citing.answer
-    judged = judge(mode, citing.sentences, citing.unverified, refused=refused)
-    # The only reason to leave the stream before its end is a repetition.
-    finish_reason = "refusal" if refused else reply.finish_reason or "repetition"
-    yield Done(said, finish_reason, citing.citations, judged, reply.usage, clock.timings, reply.model)
+    if instead := options.refusal(question.text) if citing.cut and not citing.answer else None:
+        yield Token(instead)
+    yield _done(citing, reply, clock, mode, instead=instead)
+
+
+def _done(citing: Citing, reply: "_Reply", clock: "_Clock", mode: Mode, *, instead: str | None) -> Done:
+    """The last event; `instead` is what strict mode says where no answer is left."""
+    return Done(
+        instead or citing.answer,
+        # The only reason to leave the stream before its end is a repetition.
+        "refusal" if instead else reply.finish_reason or "repetition",
+        citing.citations,
+        judge(mode, citing.sentences, citing.unverified, refused=bool(instead)),
+        reply.usage,
+        clock.timings,
+        reply.model,
+    )
 
 
 def _prompt(

@@ -79,7 +79,13 @@ def _question(given: Any) -> Question:
 
 def _piece(event: Event) -> AddableDict:
     if isinstance(event, Sources):
-        return AddableDict(context=event.passages, answer="")
+        return AddableDict(
+            context=event.passages,
+            sources=dict(event.prompt.sources),
+            searched=event.searched,
+            dropped=event.prompt.dropped,
+            answer="",
+        )
     if isinstance(event, Done):
         rest = {
             name: value for name, value in asdict(event).items() if name not in ("answer", "citations", "grounding")

@@ -1,52 +1,98 @@
-"""A follow-up → a question that can be searched for on its own."""
+"""A follow-up → what can be searched for without the conversation."""
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
+from ingest.terms import terms
 from llm.chat import ChatVLLM
 from llm.protocol import URGENT
+from rag.conversation import MARKS
 from rag.profile import Profile
 
 MAX_TOKENS = 64
 LONGEST = 400
-"""Characters of a rewritten question: a longer one is an answer or a ramble."""
+"""Characters of a rewritten question, and of an earlier turn's question or answer that is joined with a follow-up."""
+TURNS = 4
+"""Earlier questions, the newest ones, that a follow-up is joined with."""
+WHOLE = 5
+"""Different terms of a follow-up that is searched for alone too: fewer ("And the hub?") are found anywhere."""
 REWRITE = (
     "Rewrite the user's last message as one question that can be understood without the conversation. Keep its "
     "language. Write only the question."
 )
+PLEASANTRY = re.compile(
+    r"\W*((many )?thanks|thank you|thx|ok(ay)?|all right|alright|got it|i see|great|perfect|cool|wow|nice|well done|"
+    r"hi|hello|hey|good (morning|afternoon|evening|night|day)|(good)?bye|see you|no (worries|problem)|you'?re welcome|"
+    r"那先这样|那就这样|先这样|谢|多谢|感谢|好的|好吧|好嘞|行，|嗯|哦|明白|知道了|了解|收到|太好了|太棒|"
+    r"你好|您好|早上好|上午好|下午好|晚上好|早安|晚安|再见|拜拜|不客气|没关系|没事|辛苦|哈哈|厉害)"
+    r"(?![a-z])",
+    re.IGNORECASE,
+)
+ASKS = re.compile(
+    r"[?？]|\b(what|who|whose|whom|which|when|where|why|how|tell|show|list|explain|give|find|need to|want)\b|"
+    r"什么|谁|哪|几|多少|多久|多大|多长|怎么|怎样|为什么|吗|呢|请问|告诉|介绍|说明|解释|列出|我问",
+    re.IGNORECASE,
+)
+LONGEST_PLEASANTRY = 12
+"""Terms: a longer message says more than thanks."""
 
 log = logging.getLogger(__name__)
 
 
-async def standalone(question: str, history: Sequence[BaseMessage], *, chat: BaseChatModel, profile: Profile) -> str:
-    """The question to search for. A first turn's is the question itself; no model is called for it.
+async def searches(
+    question: str, history: Sequence[BaseMessage], *, chat: BaseChatModel, profile: Profile
+) -> list[str]:
+    """The texts to search for, at least one; the passages that score best for any of them are the turn's.
 
-    An empty or over-long rewrite, or a call that the model refuses, falls back to joining.
+    A first question, and thanks or a greeting, is searched for as it is. A follow-up is rewritten by the model when the
+    profile says so; else, and when the rewrite is empty, over-long or refused, it is joined with each of the last turns
+    (question and answer), as nothing tells which of them it goes on from. If it has words enough to be a question of
+    its own, it is searched for alone too: so a new topic is found. Raises what an engine that takes no request raises.
     """
-    earlier = [str(message.text) for message in history if isinstance(message, HumanMessage)]
-    if not earlier:
-        return question
-    joined = f"{earlier[-1]}\n{question}"
-    if profile.follow_up == "join":
-        return joined
-    try:
-        rewritten = await _rewritten(question, history, chat)
-    except ValueError as error:  # too long for the window, or refused
-        log.warning("the follow-up was not rewritten: %s", error)
-        return joined
-    return rewritten if 0 < len(rewritten) <= LONGEST else joined
+    turns = [turn for turn in _turns(history) if not is_pleasantry(turn[0])]
+    if not turns or is_pleasantry(question):
+        return [question]
+    alone = [question] if len(set(terms(question))) >= WHOLE else []
+    if profile.follow_up == "rewrite" and (rewritten := await _rewritten(question, history, chat)):
+        return list(dict.fromkeys([rewritten, *alone]))
+    return [*(f"{asked}\n{said}\n{question}" for asked, said in reversed(turns[-TURNS:])), *alone]
+
+
+def is_pleasantry(message: str) -> bool:
+    """Whether a message says thanks, hello or the like, and asks for nothing."""
+    if not PLEASANTRY.match(message) or ASKS.search(message):
+        return False
+    return len(set(terms(message))) <= LONGEST_PLEASANTRY
+
+
+def _turns(history: Sequence[BaseMessage]) -> list[tuple[str, str]]:
+    """Questions with their answers, both cut; without marks, which would be searched for as numbers."""
+    turns: list[tuple[str, str]] = []
+    for message in history:
+        if isinstance(message, HumanMessage):
+            turns.append((message.text[:LONGEST], ""))
+        elif isinstance(message, AIMessage) and turns:
+            turns[-1] = (turns[-1][0], f"{turns[-1][1]} {MARKS.sub('', message.text)}".strip()[:LONGEST])
+    return turns
 
 
 async def _rewritten(question: str, history: Sequence[BaseMessage], chat: BaseChatModel) -> str:
+    """The model's rewrite; nothing when it is too long or the model refuses the call."""
     conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in history[-4:])
     messages = [SystemMessage(REWRITE), HumanMessage(f"{conversation}\nUser: {question}\n\nQuestion:")]
     options: dict[str, Any] = {"priority": URGENT} if isinstance(chat, ChatVLLM) else {}
-    answer = await chat.ainvoke(messages, max_tokens=MAX_TOKENS, temperature=0, **options)
-    return str(answer.text).strip()
+    try:
+        answer = await chat.ainvoke(messages, max_tokens=MAX_TOKENS, temperature=0, **options)
+    except ValueError as error:  # too long for the window, or refused
+        log.warning("the follow-up was not rewritten: %s", error)
+        return ""
+    rewritten = str(answer.text).strip()
+    return rewritten if len(rewritten) <= LONGEST else ""
 
 
 def _speaker(message: BaseMessage) -> str:

@@ -63,14 +63,12 @@ class Conversation:
 
     def numbered(self, passages: Sequence[Document]) -> dict[int, Document]:
         """The number of each passage: the one that it has had in this conversation, else the next ones."""
-        known = {
-            _identity(one): number for turn in self.turns if turn.sent for number, one in turn.sent.numbers.items()
-        }
+        known = {identity(one): number for turn in self.turns if turn.sent for number, one in turn.sent.numbers.items()}
         last = max([*known.values(), *self._marks()], default=0)
         for passage in passages:
-            if known.setdefault(_identity(passage), last + 1) == last + 1:
+            if known.setdefault(identity(passage), last + 1) == last + 1:
                 last += 1
-        return {known[_identity(passage)]: passage for passage in passages}
+        return {known[identity(passage)]: passage for passage in passages}
 
     def _marks(self) -> list[int]:
         """Numbers that the answers mention: of turns not known here, no new passage may get one of them."""
@@ -154,6 +152,7 @@ def _digest(before: bytes, text: str) -> bytes:
     return blake2b(text.strip().encode(errors="surrogatepass"), key=before, digest_size=16).digest()
 
 
-def _identity(passage: Document) -> tuple[Any, ...]:
+def identity(passage: Document) -> tuple[Any, ...]:
+    """Equal for the same chunk found again."""
     about = passage.metadata
     return passage.id, about.get("source"), about.get("page"), about.get("start"), passage.page_content

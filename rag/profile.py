@@ -24,7 +24,8 @@ class Profile:
     citations: Literal["marks", "match"]
     """`marks`: the model writes [n]; `match`: its sentences are matched to the passages afterwards."""
     follow_up: Literal["rewrite", "join"]
-    """How a follow-up becomes a question for the search: rewritten by the model, or joined with the one before."""
+    """How a follow-up is searched for: rewritten by the model, or joined with the turns before. Joined finds as many
+    passages in five as the questions that a person wrote, with no call: see `benchmarks/followups.py`."""
     history_turns: int
     """Question-and-answer pairs of the conversation in the prompt at most."""
     max_tokens: int
@@ -50,7 +51,7 @@ LARGE = Profile(
     passages=5,
     sentences=None,
     citations="marks",
-    follow_up="rewrite",
+    follow_up="join",
     history_turns=20,
     max_tokens=512,
     stop_at_repetition=False,

@@ -41,6 +41,12 @@ class Prompt:
     shortened: bool = False
     """The one passage was cut at a sentence."""
 
+    @property
+    def dropped(self) -> dict[str, int | bool]:
+        """The report of what had to stay out, as it travels with the answer."""
+        names = ("dropped_turns", "dropped_passages", "shortened")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class _Deal:

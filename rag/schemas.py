@@ -67,10 +67,10 @@ def event_data(event: Event) -> dict[str, Any]:
     if isinstance(event, Sources):
         return {
             "question": event.question,
+            "searched": event.searched,
             "sources": sources(event),
             "prompt_tokens": event.prompt.tokens,
-            "dropped_turns": event.prompt.dropped_turns,
-            "dropped_passages": event.prompt.dropped_passages,
+            **event.prompt.dropped,
         }
     assert isinstance(event, Done)
     return asdict(event)

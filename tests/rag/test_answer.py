@@ -19,6 +19,7 @@ from tests.fakes import ScriptedEngine
 from tests.rag.conftest import Gate
 
 QUESTION = Question("When does the canteen open?")
+REWRITES = replace(LARGE, follow_up="rewrite")
 HISTORY = (HumanMessage("Where is the canteen?"), AIMessage("In the cellar."))
 REPLY = "The canteen opens at noon [1]."
 
@@ -157,7 +158,7 @@ async def test_the_sources_come_while_the_model_still_waits(scripted, ask) -> No
 
 async def test_the_conversation_is_in_the_prompt_and_in_the_search(scripted, ask, tokenizer) -> None:
     engine = scripted("When does the canteen open?", REPLY)
-    sources, _, _ = await every(ask(engine, Question("And when?", HISTORY, instructions="Rhyme.")))
+    sources, _, _ = await every(ask(engine, Question("And when?", HISTORY, instructions="Rhyme."), REWRITES))
     assert sources.question == "When does the canteen open?"
     prompt = tokenizer.decode(engine.submitted[1].prompt_ids)
     assert "user\nWhere is the canteen?<|im_end|>\n<|im_start|>assistant\nIn the cellar.<|im_end|>" in prompt
@@ -189,7 +190,7 @@ async def test_cancelling_while_the_model_answers_ends_the_generation(scripted, 
 async def test_cancelling_while_the_follow_up_is_rewritten_ends_that(scripted, ask) -> None:
     engine = scripted("When does the canteen open?", REPLY)
     engine.gate = Gate()
-    await cancelled(ask(engine, Question("And when?", HISTORY)), engine.gate.reached.wait())
+    await cancelled(ask(engine, Question("And when?", HISTORY), REWRITES), engine.gate.reached.wait())
     await settled(engine)
     assert len(engine.submitted) == 1
 
@@ -244,7 +245,7 @@ async def test_a_failing_search_raises_before_any_event(scripted, ask, knowledge
     ids=["generic", "list"],
 )
 async def test_any_other_chat_model_answers_too(ask, chat: BaseChatModel) -> None:
-    sources, text, done = await every(ask(chat, Question("And when?", HISTORY)))
+    sources, text, done = await every(ask(chat, Question("And when?", HISTORY), REWRITES))
     assert sources.question == "When does the canteen open?"
     assert sources.prompt.tokens is None
     assert text == done.answer
