@@ -151,7 +151,7 @@ def test_a_passage_too_long_alone_is_cut_at_a_sentence_and_at_a_character_where_
 
 
 def test_a_question_that_takes_the_window_leaves_a_passage_a_place_from_the_answers_room(tokenizer) -> None:
-    question = "q" * 272
+    question = "q" * 266
     prompt = build(chat_with(tokenizer, 400), question, max_tokens=400)
     assert prompt.messages == [
         SystemMessage("Answer."),
