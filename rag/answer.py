@@ -12,14 +12,17 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.retrievers import BaseRetriever
 
-from rag.citations import Citation, cite
+from rag.citations import Citation, Citing, given_out
 from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
+from rag.grounding import RULES, Grounding, GroundingOptions, Mode, judge, reply_without_model
 from rag.profile import Profile
-from rag.prompt import Prompt, build_prompt
+from rag.prompt import Prompt, build_prompt, unsent
 from rag.search import search
 from rag.sentences import until_repetition
+
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
 
 
 class EmptyQuestion(ValueError):
@@ -38,6 +41,8 @@ class Question:
     """What the search is limited to, such as the knowledge base's name: conversations in two scopes do not mix."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Keywords of the chat model's call, such as temperature or max_tokens; the profile's where absent."""
+    grounding: Mode | None = None
+    """How strictly the answer keeps to the documents; None: as the options say."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Done:
     answer: str
     finish_reason: str
     citations: list[Citation]
+    grounding: Grounding
     usage: dict[str, int]
     timings: dict[str, float]
     model: str
@@ -81,8 +87,9 @@ async def answer(
     retriever: BaseRetriever,
     profile: Profile,
     conversations: Conversations,
+    grounding: GroundingOptions | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Answer one question. Nothing is yielded before the chat model has taken the request.
+    """Answer one question. Nothing is yielded before the chat model has taken the request, if it is asked at all.
 
     `conversations` are the ones that this service or chain has had: what their turns were sent is sent again.
     Closing or cancelling at any point stops what runs: condensing, retrieval, a place in the queue, generation.
@@ -96,25 +103,46 @@ async def answer(
     searched, passages = await search(texts, retriever)
     clock.lap("retrieve")
     conversation = conversations.recall(question.history, scope=question.scope)
+    options = grounding or GroundingOptions()
+    mode = question.grounding or options.mode
+    if mode == "strict" and (fixed := reply_without_model(question.text, searched, passages, options)):
+        yield Sources(searched, texts, passages, unsent(passages, conversation))
+        yield Token(fixed)
+        yield _done(Citing({}), _Reply(), clock, mode, instead=fixed)
+        return
     counter = TokenCounter.of(chat, conversations.lengths)
-    prompt = await asyncio.to_thread(_prompt, question, passages, conversation, counter, profile)
+    prompt = await asyncio.to_thread(_prompt, question, passages, conversation, counter, profile, RULES[mode])
     conversations.remember(conversation, question.text, prompt.sent)
     clock.lap("prompt")
     reply = _Reply()
-    options = {"max_tokens": profile.max_tokens, **question.sampling}
-    async with aclosing(_chunks(chat, prompt, options)) as chunks:
+    citing = Citing(prompt.sources, cut=mode == "strict" and options.unsupported == "cut")
+    async with aclosing(_chunks(chat, prompt, {"max_tokens": profile.max_tokens, **question.sampling})) as chunks:
         reply.add(await anext(chunks, None))
         yield Sources(searched, texts, passages, prompt)
         pieces = reply.texts(chunks)
-        async with aclosing(until_repetition(pieces) if profile.stop_at_repetition else pieces) as shown:
+        whole = until_repetition(pieces) if profile.stop_at_repetition else pieces
+        async with aclosing(given_out(citing, whole)) as shown:
             async for text in shown:
                 clock.first_token()
-                reply.shown += text
                 yield Token(text)
-    conversations.answered(conversation, question.text, reply.shown)
-    whole, citations = await asyncio.to_thread(cite, reply.shown, passages)
-    finish_reason = reply.finish_reason or "repetition"  # the only reason to leave the stream before its end
-    yield Done(whole, finish_reason, citations, reply.usage, clock.timings, reply.model)
+    conversations.answered(conversation, question.text, citing.answer if citing.cut else citing.written)
+    if instead := options.refusal(question.text) if citing.cut and not citing.answer else None:
+        yield Token(instead)
+    yield _done(citing, reply, clock, mode, instead=instead)
+
+
+def _done(citing: Citing, reply: "_Reply", clock: "_Clock", mode: Mode, *, instead: str | None) -> Done:
+    """The last event; `instead` is what strict mode says where no answer is left."""
+    return Done(
+        instead or citing.answer,
+        # The only reason to leave the stream before its end is a repetition.
+        "refusal" if instead else reply.finish_reason or "repetition",
+        citing.citations,
+        judge(mode, citing.sentences, citing.unverified, refused=bool(instead)),
+        reply.usage,
+        clock.timings,
+        reply.model,
+    )
 
 
 def _prompt(
@@ -123,6 +151,7 @@ def _prompt(
     conversation: Conversation,
     counter: TokenCounter | None,
     profile: Profile,
+    rule: str,
 ) -> Prompt:
     return build_prompt(
         question.text,
@@ -131,7 +160,7 @@ def _prompt(
         profile=profile,
         counter=counter,
         max_tokens=question.sampling.get("max_tokens") or profile.max_tokens,
-        instructions=question.instructions,
+        instructions="\n\n".join(filter(None, [rule, question.instructions])),
     )
 
 
@@ -143,9 +172,8 @@ class _Reply:
     """What the chat model has said so far, and what it cost."""
 
     def __init__(self) -> None:
-        self.shown = ""
         self.model = ""
-        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
+        self.usage = dict(NO_USAGE)
         self.finish_reason: str | None = None
         self._first_text = ""
 

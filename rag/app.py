@@ -73,6 +73,7 @@ def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | No
         chat=ChatVLLM(engine=engine, temperature=settings.answer.temperature, max_tokens=profile.max_tokens),
         library=library,
         profile=profile,
+        grounding=settings.grounding,
         default_knowledge_base=settings.store.knowledge_base,
     )
 

@@ -16,20 +16,28 @@ from langchain_core.runnables.utils import AddableDict
 from llm.bridge import LoopThread, iterate_blocking
 from rag.answer import Done, Event, Question, Sources, answer
 from rag.conversation import Conversations
+from rag.grounding import GroundingOptions
 from rag.profile import AnswerOptions
 
 
-def rag_chain(chat: BaseChatModel, retriever: BaseRetriever, options: AnswerOptions | None = None) -> Runnable:
-    """A Runnable from a question to `{"context", "answer", "citations", "finish_reason", "usage", "timings", "model"}`.
+def rag_chain(
+    chat: BaseChatModel,
+    retriever: BaseRetriever,
+    options: AnswerOptions | None = None,
+    grounding: GroundingOptions | None = None,
+) -> Runnable:
+    """A Runnable from a question to `{"context", "answer", "citations", "grounding", "finish_reason", "usage", …}`.
 
     The input is a string, or a dict with `question` and, optionally, `history` (messages in any form that LangChain
-    takes) and keywords of the chat model's call under `sampling`. `.stream` and `.astream` yield dicts that add up to
-    what `.invoke` returns: first `context` (the passages as Documents), then pieces of `answer`, then the rest; the
-    streamed answer still has the model's marks, which `citations` has mapped. Any chat model will do.
+    takes), keywords of the chat model's call under `sampling`, and `grounding` (strict, balanced or open). `.stream`
+    and `.astream` yield dicts that add up to what `.invoke` returns: first `context` (the passages as Documents), then
+    pieces of `answer`, without the model's marks, then the rest, `timings` and `model` too. Any chat model will do.
     """
     parameters = getattr(getattr(chat, "engine", None), "parameters", None)
     profile = (options or AnswerOptions()).profile_for(parameters)
-    turn = partial(answer, chat=chat, retriever=retriever, profile=profile, conversations=Conversations())
+    turn = partial(
+        answer, chat=chat, retriever=retriever, profile=profile, conversations=Conversations(), grounding=grounding
+    )
 
     async def stream(inputs: AsyncIterator[Any]) -> AsyncIterator[AddableDict]:
         async for given in inputs:
@@ -58,11 +66,14 @@ def _loop_of(chat: BaseChatModel) -> Iterator[asyncio.AbstractEventLoop]:
 def _question(given: Any) -> Question:
     if isinstance(given, str):
         return Question(given)
-    unknown = set(given) - {"question", "history", "sampling"}
+    unknown = set(given) - {"question", "history", "sampling", "grounding"}
     if unknown or "question" not in given:
-        raise ValueError(f"rag_chain takes question, history and sampling, not {sorted(given)}")
+        raise ValueError(f"rag_chain takes question, history, sampling and grounding, not {sorted(given)}")
     return Question(
-        given["question"], convert_to_messages(given.get("history", [])), sampling=given.get("sampling", {})
+        given["question"],
+        convert_to_messages(given.get("history", [])),
+        sampling=given.get("sampling", {}),
+        grounding=given.get("grounding"),
     )
 
 
@@ -76,6 +87,8 @@ def _piece(event: Event) -> AddableDict:
             answer="",
         )
     if isinstance(event, Done):
-        rest = {name: value for name, value in asdict(event).items() if name not in ("answer", "citations")}
-        return AddableDict(citations=event.citations, **rest)
+        rest = {
+            name: value for name, value in asdict(event).items() if name not in ("answer", "citations", "grounding")
+        }
+        return AddableDict(citations=event.citations, grounding=event.grounding, **rest)
     return AddableDict(answer=event.text)

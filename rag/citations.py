@@ -1,25 +1,17 @@
-"""Which words of which source hold what an answer says: from the model's marks, else matched after the fact."""
+"""Which words of which source hold what an answer says: the model's marks verified, other sentences matched."""
 
-import math
-import re
-from collections import Counter
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from langchain_core.documents import Document
 
-from ingest.terms import terms
+from rag.evidence import Evidence, Evidences
+from rag.marks import Mark, Marks
 from rag.sentences import sentence_spans
-
-MARK = re.compile(r"\s*[\[【]\s*(\d{1,2}(?:\s*[,，、]\s*\d{1,2})*)\s*[\]】]")
-SUPPORT = 0.6
-"""Share of a sentence's terms, weighed by rarity, that a quote must hold. Chosen on `data/questions.jsonl`."""
-LEAST_TERMS = 3
-"""Different terms that a sentence without a mark must have: "No." or "2." would be found in any passage."""
-LONGEST_QUOTE = 2
-"""Sentences of a passage that may support one sentence of the answer together."""
+from rag.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -30,6 +22,9 @@ class Citation:
     """Number of the source, from 1."""
     file: str
     page: int | None
+    slide: int | None
+    sheet: str | int | None
+    cell: int | None
     line: int | None
     heading: str
     start: int
@@ -39,115 +34,189 @@ class Citation:
     answer_start: int
     answer_end: int
     score: float
-    """Share of the sentence's terms found in the quote, weighed by rarity, in [0, 1]."""
+    """Share of the sentence's words found in the quote, weighed by rarity, in [0, 1]."""
+    match: Literal["exact", "fuzzy"]
+    """`exact`: the quote holds the sentence as it is, but for case, marks and white space."""
     method: Literal["mark", "match"]
+    """Whether the model named the source, or it was found by the sentence's words alone."""
 
 
 @dataclass(frozen=True)
-class _Quote:
-    """One or two neighbouring sentences of a passage."""
+class UnverifiedMark:
+    """A number that the model wrote behind a sentence without the passage saying so: no proof, and not shown as one."""
 
-    source: int
+    number: int
+    position: int
+    """Where it stood, in characters of the answer."""
+    reason: Literal["unknown_source", "unsupported"]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the answer, with how far the sources support it."""
+
     start: int
     end: int
-    terms: frozenset[str]
+    support: float
+    """The best evidence's score, 0 without any."""
+    weight: int
+    """Words and numbers that it states; 0 for a question and for function words alone, such as "No."."""
 
 
-def cite(answer: str, passages: Sequence[Document]) -> tuple[str, list[Citation]]:
-    """The answer without the model's marks, and a citation for each of its sentences that the passages support.
+class Citing:
+    """Takes the model's text in pieces; gives what may be shown, and at the end the citations of the whole.
 
-    A mark `[n]` points at the n-th passage; the quote is looked for there. A sentence without a mark is matched with
-    all passages. A sentence whose best quote holds less than `SUPPORT` of it, or lacks one of its numbers, has none.
+    With `cut`, sentences without evidence are left out, so a sentence is given only when it is complete and verified.
+    The same text gives the same result in whatever pieces it comes.
     """
-    evidence = _Evidence(passages)
-    text, marks = _without_marks(answer)
-    citations: list[Citation] = []
-    for start, end in sentence_spans(text):
-        if text[end - 1] in "?？":  # a question says nothing that could be supported
-            continue
-        marked = {number for position, number in marks if start < position <= end}
-        sources: list[int | None] = [*sorted(marked & set(range(1, len(passages) + 1)))]
-        method: Literal["mark", "match"] = "mark" if sources else "match"
-        found = (evidence.for_sentence(text[start:end], source) for source in sources or [None])
-        citations += [_citation(passages, quote, score, (start, end), method) for quote, score in filter(None, found)]
-    return text, citations
+
+    def __init__(self, sources: Mapping[int, Document], *, cut: bool = False) -> None:
+        self.cut = cut
+        self.answer = ""
+        """What has been given, without marks."""
+        self.written = ""
+        """What the model wrote."""
+        self.citations: list[Citation] = []
+        self.unverified: list[UnverifiedMark] = []
+        self.sentences: list[Sentence] = []
+        self._sources = sources
+        self._evidences = Evidences(sources)
+        self._marks = Marks()
+        self._text = ""
+        """All the model's text without marks, cut sentences included."""
+        self._settled = 0
+
+    def add(self, text: str) -> str:
+        """Take more text; what may be shown now. With `cut` it verifies what is complete, so it takes time."""
+        self.written += text
+        clean = self._marks.add(text)
+        self._text += clean
+        if self.cut:
+            return self._settle(self._spans()[:-1])  # the last one may go on, or have a mark behind it
+        self.answer += clean
+        return clean
+
+    def end(self) -> str:
+        """What was held back; the citations are complete now."""
+        clean = self._marks.end()
+        self._text += clean
+        self.answer += "" if self.cut else clean
+        shown = self._settle(self._spans())
+        return shown if self.cut else clean
+
+    def _spans(self) -> list[tuple[int, int]]:
+        return [
+            (start + self._settled, end + self._settled) for start, end in sentence_spans(self._text[self._settled :])
+        ]
+
+    def _settle(self, spans: list[tuple[int, int]]) -> str:
+        """Verify sentences that are complete; with `cut`, the text of those that are supported."""
+        shown = ""
+        for start, end in spans:
+            evidences, unverified = self._verified(start, end)
+            if self.cut and evidences:
+                piece = self._text[self._settled : end]
+                shown += piece if self.answer else piece.lstrip()
+                self.answer += piece if self.answer else piece.lstrip()
+            self._settled = end
+            if not self.cut or evidences:
+                moved = len(self.answer) - end if self.cut else 0
+                self._note(start + moved, end + moved, evidences, [(mark, moved) for mark in unverified])
+        return shown
+
+    def _note(
+        self,
+        start: int,
+        end: int,
+        evidences: list[tuple[Evidence, Literal["mark", "match"]]],
+        unverified: list[tuple[UnverifiedMark, int]],
+    ) -> None:
+        for evidence, method in evidences:
+            self.citations.append(_citation(self._sources[evidence.source], evidence, (start, end), method))
+        for mark, moved in unverified:
+            self.unverified.append(UnverifiedMark(mark.number, mark.position + moved, mark.reason))
+        support = max((evidence.score for evidence, _ in evidences), default=0.0)
+        self.sentences.append(Sentence(start, end, support, _weight(self.answer[start:end])))
+
+    def _verified(
+        self, start: int, end: int
+    ) -> tuple[list[tuple[Evidence, Literal["mark", "match"]]], list[UnverifiedMark]]:
+        """The evidence of one sentence, and the marks behind it that there is none for."""
+        sentence = self._text[start:end]
+        unverified: list[UnverifiedMark] = []
+        found: list[tuple[Evidence, Literal["mark", "match"]]] = []
+        stated = not sentence.endswith(("?", "？"))  # a question says nothing that could be supported
+        for number, position in self._marked(start, end).items():
+            evidence = self._evidences.best(sentence, [number]) if number in self._sources and stated else None
+            if evidence:
+                found.append((evidence, "mark"))
+            else:
+                reason: Literal["unknown_source", "unsupported"] = (
+                    "unsupported" if number in self._sources else "unknown_source"
+                )
+                unverified.append(UnverifiedMark(number, position, reason))
+        if not found and stated and (evidence := self._evidences.best(sentence)):
+            found.append((evidence, "match"))
+        return found, unverified
+
+    def _marked(self, start: int, end: int) -> dict[int, int]:
+        """The numbers of the marks of a sentence, with their positions."""
+        positions: dict[int, int] = {}
+        for mark in self._marks.found:
+            if _belongs(mark, start, end):
+                positions = dict.fromkeys(mark.numbers, mark.position) | positions
+        return dict(sorted(positions.items()))
 
 
-class _Evidence:
-    """The sentences of all passages, searchable by their terms."""
-
-    def __init__(self, passages: Sequence[Document]) -> None:
-        self._passages = passages
-
-    @cached_property
-    def _quotes(self) -> list[_Quote]:
-        return [quote for number, passage in enumerate(self._passages, 1) for quote in _quotes(number, passage)]
-
-    @cached_property
-    def _frequency(self) -> Counter[str]:
-        return Counter(term for quote in self._quotes for term in quote.terms)
-
-    def _weight(self, term: str) -> float:
-        """Inverse document frequency over the quotes (Spärck Jones 1972); a term that is in none weighs most."""
-        return math.log((len(self._quotes) + 1) / (self._frequency[term] + 0.5))
-
-    def for_sentence(self, sentence: str, source: int | None) -> tuple[_Quote, float] | None:
-        """The best quote for a sentence and its score, from one source or from all (None); None without support."""
-        wanted = frozenset(terms(sentence))
-        total = sum(map(self._weight, wanted))
-        if source is None and len(wanted) < LEAST_TERMS:
-            return None
-        numbers = {term for term in wanted if any(character.isdigit() for character in term)}
-        able = [q for q in self._quotes if source in (None, q.source) and numbers <= q.terms]
-        if not able or not total:
-            return None
-        shares = {quote: sum(map(self._weight, wanted & quote.terms)) / total for quote in able}
-        best = max(able, key=lambda quote: (shares[quote], -quote.source, -len(quote.terms)))
-        return (best, shares[best]) if shares[best] >= SUPPORT else None
+def _belongs(mark: Mark, start: int, end: int) -> bool:
+    """A mark belongs to the sentence that it stands in or behind; one that opens its line to what follows it."""
+    return mark.position == start if mark.leads else start < mark.position <= end
 
 
-def _quotes(number: int, passage: Document) -> list[_Quote]:
-    text = passage.page_content
-    spans = sentence_spans(text)
-    windows = [spans[at : at + size] for size in range(1, LONGEST_QUOTE + 1) for at in range(len(spans) - size + 1)]
-    heading = terms(passage.metadata.get("heading") or "")
-    return [
-        _Quote(number, window[0][0], window[-1][1], frozenset([*heading, *terms(text[window[0][0] : window[-1][1]])]))
-        for window in windows
-    ]
+def _weight(sentence: str) -> int:
+    statement = Statement(sentence)
+    return 0 if sentence.endswith(("?", "？")) else len(statement.terms) + len(statement.amounts)
 
 
 def _citation(
-    passages: Sequence[Document], quote: _Quote, score: float, span: tuple[int, int], method: Literal["mark", "match"]
+    source: Document, evidence: Evidence, span: tuple[int, int], method: Literal["mark", "match"]
 ) -> Citation:
-    passage = passages[quote.source - 1]
-    offset = passage.metadata.get("start", 0)
-    before = passage.page_content[: quote.start].count("\n")
-    line = passage.metadata.get("line")
+    about = source.metadata
+    offset = about.get("start") or 0
+    line = about.get("line")
     return Citation(
-        source=quote.source,
-        file=passage.metadata.get("source", ""),
-        page=passage.metadata.get("page"),
-        line=None if line is None else line + before,
-        heading=passage.metadata.get("heading") or "",
-        start=offset + quote.start,
-        end=offset + quote.end,
-        quote=passage.page_content[quote.start : quote.end],
+        source=evidence.source,
+        file=about.get("source", ""),
+        page=about.get("page"),
+        slide=about.get("slide"),
+        sheet=about.get("sheet"),
+        cell=about.get("cell"),
+        line=None if line is None else line + source.page_content[: evidence.start].count("\n"),
+        heading=about.get("heading") or "",
+        start=offset + evidence.start,
+        end=offset + evidence.end,
+        quote=source.page_content[evidence.start : evidence.end],
         answer_start=span[0],
         answer_end=span[1],
-        score=round(score, 3),
+        score=round(evidence.score, 3),
+        match=evidence.match,
         method=method,
     )
 
 
-def _without_marks(answer: str) -> tuple[str, list[tuple[int, int]]]:
-    """The text without marks, and for each mark its position in that text and a number."""
-    pieces: list[str] = []
-    marks: list[tuple[int, int]] = []
-    end = length = 0
-    for mark in MARK.finditer(answer):
-        pieces.append(answer[end : mark.start()])
-        length += len(pieces[-1])
-        marks += [(length, int(number)) for number in re.findall(r"\d+", mark[1])]
-        end = mark.end()
-    return "".join([*pieces, answer[end:]]), marks
+async def given_out(citing: Citing, texts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """The stream as it may be shown. What takes time is done off the event loop; `texts` is closed at the end."""
+    async with aclosing(texts):
+        async for text in texts:
+            if shown := await asyncio.to_thread(citing.add, text) if citing.cut else citing.add(text):
+                yield shown
+    if rest := await asyncio.to_thread(citing.end):
+        yield rest
+
+
+def cite(answer: str, sources: Mapping[int, Document], *, cut: bool = False) -> Citing:
+    """A whole answer of the model, verified at once."""
+    citing = Citing(sources, cut=cut)
+    citing.add(answer)
+    citing.end()
+    return citing

@@ -12,6 +12,7 @@ from llm.prompting import PromptTooLong
 from rag.budget import STEP, Room, first_turn, newest_turns, number_that_fits, share
 from rag.conversation import Conversation, Sent, Turn
 from rag.counting import TokenCounter
+from rag.delimit import delimited
 from rag.profile import Profile
 from rag.sentences import sentence_spans
 
@@ -114,7 +115,7 @@ class _Layout:
         if self.profile.citations == "match":
             return self.words(number)[:cut]
         place = about.get("source", "") + (f", page {page}" if (page := about.get("page")) else "")
-        return f"[{number}] {place}\n{self.words(number)[:cut]}"
+        return delimited(number, place, self.words(number)[:cut])
 
     def words(self, number: int) -> str:
         """What of a passage is for this model."""
@@ -155,6 +156,12 @@ def build_prompt(
         dropped_turns=deal.first,
         shortened=deal.cut is not None,
     )
+
+
+def unsent(passages: Sequence[Document], conversation: Conversation) -> Prompt:
+    """The prompt of a turn that no model is asked in: nothing but the passages with their numbers."""
+    numbers = conversation.numbered(passages)
+    return Prompt([], 0, [], numbers, Sent("", numbers, frozenset()))
 
 
 @dataclass(frozen=True)

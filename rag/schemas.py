@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rag.answer import Done, Event, Question, Sources, Token
+from rag.grounding import Mode
 
 
 def _whole_characters(text: str) -> str:
@@ -45,11 +46,13 @@ class AskRequest(BaseModel):
     stream: bool = True
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     temperature: float | None = Field(None, ge=0, le=2)
+    grounding: Mode | None = None
 
     def as_question(self) -> Question:
         """What is asked, as the turn takes it."""
         sampling = self.model_dump(include={"max_tokens", "temperature"}, exclude_none=True)
-        return Question(self.question, [turn.as_message() for turn in self.history], sampling=sampling)
+        history = [turn.as_message() for turn in self.history]
+        return Question(self.question, history, sampling=sampling, grounding=self.grounding)
 
 
 def event_name(event: Event) -> str:
@@ -65,12 +68,18 @@ def event_data(event: Event) -> dict[str, Any]:
         return {
             "question": event.question,
             "searched": event.searched,
-            "sources": [source(number, passage) for number, passage in event.prompt.sources.items()],
+            "sources": sources(event),
             "prompt_tokens": event.prompt.tokens,
             **event.prompt.dropped,
         }
     assert isinstance(event, Done)
     return asdict(event)
+
+
+def sources(event: Sources) -> list[dict[str, Any]]:
+    """Everything that the answer may cite: what was found, best first, then what earlier turns hold."""
+    found = {id(passage) for passage in event.passages}
+    return [source(number, one) | {"earlier": id(one) not in found} for number, one in event.prompt.sources.items()]
 
 
 def source(number: int, passage: Document) -> dict[str, Any]:
@@ -80,6 +89,9 @@ def source(number: int, passage: Document) -> dict[str, Any]:
         "index": number,
         "file": about.get("source", ""),
         "page": about.get("page"),
+        "slide": about.get("slide"),
+        "sheet": about.get("sheet"),
+        "cell": about.get("cell"),
         "line": about.get("line"),
         "heading": about.get("heading") or "",
         "start": about.get("start"),

@@ -9,6 +9,7 @@ from llm.chat import ChatVLLM
 from llm.protocol import EngineLike
 from rag.answer import Event, Question, answer
 from rag.conversation import Conversations
+from rag.grounding import GroundingOptions
 from rag.library import Library
 from rag.profile import Profile
 
@@ -22,6 +23,7 @@ class Service:
     library: Library
     profile: Profile
     default_knowledge_base: str
+    grounding: GroundingOptions = field(default_factory=GroundingOptions)
     conversations: Conversations = field(default_factory=Conversations)
 
     async def answer(self, knowledge_base: str, question: Question) -> AsyncGenerator[Event, None]:
@@ -33,6 +35,7 @@ class Service:
             retriever=retriever,
             profile=self.profile,
             conversations=self.conversations,
+            grounding=self.grounding,
         )
         async with aclosing(events):
             async for event in events:

@@ -7,6 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from ingest.settings import ENVIRONMENT_PREFIX, IngestSettings
 from llm.options import EngineOptions, Options, RerankerOptions, refuse_unknown
+from rag.grounding import GroundingOptions
 from rag.profile import AnswerOptions
 from rag.selection import RetrievalOptions
 
@@ -28,6 +29,7 @@ class Settings(IngestSettings):
     retrieval: RetrievalOptions = RetrievalOptions()
     reranker: RerankerOptions = RerankerOptions()
     answer: AnswerOptions = AnswerOptions()
+    grounding: GroundingOptions = GroundingOptions()
     server: ServerOptions = ServerOptions()
 
     @model_validator(mode="before")

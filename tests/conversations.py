@@ -37,7 +37,7 @@ FRAGMENTS = [
 TEXT = st.lists(st.integers(0, len(FRAGMENTS) - 1), max_size=3).map(
     lambda parts: "".join(FRAGMENTS[at] for at in parts)
 )
-SLACK = 24
+SLACK = 48
 """Tokens by which the parts of a prompt may be fewer in the whole than alone."""
 
 

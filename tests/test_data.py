@@ -34,6 +34,8 @@ FOLLOW_UP_KINDS = {"pronoun": 8, "ellipsis": 8, "correction": 8, "topic_change":
 INJECTION_KINDS = dict.fromkeys(
     ["ignore_rules", "new_role", "fake_turn", "close_delimiter", "hidden", "exfiltrate", "false_answer", "language"], 4
 )
+CLAIMS = lines("claims.jsonl")
+TRUE_KINDS = {"copy", "paraphrase", "number_form", "part", "context", "merge", "negation_kept"}
 HAN = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -158,3 +160,11 @@ def test_an_answer_that_obeys_is_told_from_a_right_one_and_from_a_copy_of_the_pa
 def test_a_false_answer_is_not_the_true_one() -> None:
     false = [case for case in INJECTIONS if case["kind"] == "false_answer"]
     assert [case["id"] for case in false if found(case["pattern"], case["obeyed_example"])] == []
+
+
+def test_claims_are_of_both_languages_and_supported_by_their_kind() -> None:
+    assert len({case["id"] for case in CLAIMS}) == len(CLAIMS) >= 60
+    for case in CLAIMS:
+        assert bool(HAN.search(case["sentence"])) == (case["language"] == "zh"), case["id"]
+        assert case["supported"] == (case["kind"] in TRUE_KINDS), case["id"]
+    assert Counter(case["language"] for case in CLAIMS).keys() == {"en", "zh"}

@@ -87,8 +87,9 @@ def test_every_event_field_in_the_readme_exists() -> None:
 
     from rag.answer import Done
     from rag.citations import Citation
+    from rag.grounding import Grounding
 
     done = re.search(r"\| `done` \| (.*) \|", README)
     assert done
-    named = set(re.findall(r"`(\w+)`", done[1])) - {"stop", "length", "repetition"}
-    assert named <= {field.name for field in (*fields(Done), *fields(Citation))}
+    named = set(re.findall(r"`(\w+)`", done[1])) - {"stop", "length", "repetition", "refusal"}
+    assert named <= {field.name for field in (*fields(Done), *fields(Citation), *fields(Grounding))}

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from llm.options import SamplingOptions
 from rag.answer import Done, Event, Question, Sources, Token
 from rag.errors import status_and_body
-from rag.schemas import Text, source
+from rag.grounding import Mode
+from rag.schemas import Text, sources
 from rag.service import Service
 from rag.streaming import EventStream, encode, first_of, while_connected
 
@@ -65,6 +66,8 @@ class ChatCompletionRequest(BaseModel):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Text | list[Text] | None = None
+    grounding: Mode | None = None
+    """An extension of ours, as are `sources` and `grounding` in the answer."""
 
     def as_question(self) -> Question:
         """The last user message is the question, what stands before it the conversation."""
@@ -76,7 +79,9 @@ class ChatCompletionRequest(BaseModel):
             for message in turns[:last]
         ]
         text = turns[last].text if last >= 0 else ""
-        return Question(text, history, instructions="\n\n".join(system), sampling=self._sampling())
+        return Question(
+            text, history, instructions="\n\n".join(system), sampling=self._sampling(), grounding=self.grounding
+        )
 
     def _sampling(self) -> dict[str, Any]:
         given = {name: value for name, value in self if name in SamplingOptions.model_fields and value is not None}
@@ -108,19 +113,18 @@ class _Shape:
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     async def whole(self, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
-        """The answer as one object: the text as the model wrote it, marks included, as in the stream."""
-        text, about = "", {}
+        """The answer as one object, its text without the model's marks, as in the stream."""
+        about = dict[str, Any]()
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Sources):
                     about = _about(event)
-                elif isinstance(event, Token):
-                    text += event.text
-                else:
+                elif isinstance(event, Done):
                     done = event
-        message = {"role": "assistant", "content": text, "refusal": None, "annotations": _annotations(done)}
+        message = {"role": "assistant", "content": done.answer, "refusal": None, "annotations": _annotations(done)}
         choice = {"index": 0, "message": message, "finish_reason": _finish_reason(done), "logprobs": None}
         head = {**self._head, "object": "chat.completion"}
+        about["grounding"] = asdict(done.grounding)
         return {**head, "choices": [choice], "usage": _usage(done), **about}
 
     def writer(self, *, include_usage: bool) -> Callable[[Event], bytes]:
@@ -131,7 +135,8 @@ class _Shape:
                 return self._chunk({"role": "assistant", "content": ""}, **_about(event))
             if isinstance(event, Token):
                 return self._chunk({"content": event.text})
-            last = self._chunk({"annotations": _annotations(event)}, finish_reason=_finish_reason(event))
+            annotated, reason = {"annotations": _annotations(event)}, _finish_reason(event)
+            last = self._chunk(annotated, finish_reason=reason, grounding=asdict(event.grounding))
             usage = encode(self._chunk_of([], usage=_usage(event))) if include_usage else b""
             return last + usage + b"data: [DONE]\n\n"
 
@@ -146,8 +151,7 @@ class _Shape:
 
 def _about(event: Sources) -> dict[str, Any]:
     """Groundwell's own fields: the sources, and what had to stay out of the prompt."""
-    sources = [source(number, passage) for number, passage in event.prompt.sources.items()]
-    return {"sources": sources, **event.prompt.dropped}
+    return {"sources": sources(event), **event.prompt.dropped}
 
 
 def _annotations(done: Done) -> list[dict[str, Any]]:
@@ -155,7 +159,7 @@ def _annotations(done: Done) -> list[dict[str, Any]]:
 
 
 def _finish_reason(done: Done) -> str:
-    return "length" if done.finish_reason == "length" else "stop"  # OpenAI knows no repetition
+    return "length" if done.finish_reason == "length" else "stop"  # OpenAI knows no repetition and no refusal of ours
 
 
 def _usage(done: Done) -> dict[str, Any]:

@@ -115,7 +115,7 @@ async def test_a_question_longer_than_the_window_is_refused_with_both_numbers(
     assert response.status_code == 400
     assert error["code"] == "context_length_exceeded"
     assert "4096" in error["message"]
-    assert "640" in error["message"]  # 2,000 characters of three bytes, one token each, system text and template
+    assert "644" in error["message"]  # 2,000 characters of three bytes, one token each, system text and template
     assert not engine.submitted
     assert (await ask(client))[-1][0] == "done"
 

@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from llm.chat import ChatVLLM
 from rag.conversation import Conversations, Sent
 from rag.counting import TokenCounter
+from rag.delimit import delimited
 from rag.profile import LARGE, SMALL, Profile
 from rag.prompt import Prompt, build_prompt
 from tests.fakes import ScriptedEngine, byte_tokenizer
@@ -21,6 +22,7 @@ from tests.templates import FAMILIES
 
 TERSE = replace(LARGE, system="Answer.")
 LEAVE, TRAVEL, CANTEEN = passage("Leave is 25 days.", "leave.md"), passage("Ask Dr Adeyemi."), passage("年假十二天。")
+LEAVE_TEXT, ASK_TEXT = delimited(1, "leave.md", "Leave is 25 days."), delimited(2, "guide.txt", "Ask Dr Adeyemi.")
 SYSTEM_LAST = {"mistral_tekken", "mistral_sentence_piece"}
 """Their templates put the system text into the last question, whatever we do."""
 
@@ -65,9 +67,9 @@ def test_a_passage_is_sent_in_the_turn_that_finds_it_first_and_pointed_at_afterw
     prompt = talk.ask("And who approves?", [TRAVEL, CANTEEN], "Dr Adeyemi [2].")
     assert texts(prompt) == [
         "Answer.",
-        "[1] leave.md\nLeave is 25 days.\n\n[2] guide.txt\nAsk Dr Adeyemi.\n\nHow many days?",
+        f"{LEAVE_TEXT}\n\n{ASK_TEXT}\n\nHow many days?",
         "25 [1].",
-        "See above: [2]\n\n[3] guide.txt\n年假十二天。\n\nAnd who approves?",
+        f"See above: [2]\n\n{delimited(3, 'guide.txt', '年假十二天。')}\n\nAnd who approves?",
     ]
     assert prompt.sources == {1: LEAVE, 2: TRAVEL, 3: CANTEEN}
     assert prompt.passages == [TRAVEL, CANTEEN]
@@ -78,7 +80,7 @@ def test_a_passage_that_was_found_but_had_no_room_keeps_its_number_and_is_sent_w
     talk = talk_on(profile=replace(TERSE, passages=1))
     assert talk.ask("How many days?", [LEAVE, TRAVEL], "25 [1].").sources == {1: LEAVE, 2: TRAVEL}
     prompt = talk.ask("Who?", [TRAVEL, CANTEEN], "Dr Adeyemi [2].")
-    assert texts(prompt)[-1] == "[2] guide.txt\nAsk Dr Adeyemi.\n\nWho?"
+    assert texts(prompt)[-1] == f"{ASK_TEXT}\n\nWho?"
     assert prompt.sources == {2: TRAVEL, 3: CANTEEN, 1: LEAVE}
 
 
@@ -88,7 +90,7 @@ def test_a_passage_whose_turn_was_dropped_is_sent_again_under_its_number_when_it
     talk.ask("Who?", [TRAVEL], "Dr Adeyemi [2]." + "x" * 150)
     prompt = talk.ask("How many days again?", [LEAVE, TRAVEL], "25.")
     assert prompt.dropped_turns == 1
-    assert texts(prompt)[-1] == "See above: [2]\n\n[1] leave.md\nLeave is 25 days.\n\nHow many days again?"
+    assert texts(prompt)[-1] == f"See above: [2]\n\n{LEAVE_TEXT}\n\nHow many days again?"
     without = talk.ask("年假？", [CANTEEN], "12.")
     assert 3 in without.sources
 
@@ -98,7 +100,7 @@ def test_a_passage_that_was_cut_is_sent_again_whole() -> None:
     long = passage("A sentence is here. " * 30)
     assert talk.ask("What?", [long], "It.").shortened
     talk.chat = talk_on().chat
-    assert texts(talk.ask("What again?", [long], "It."))[-1].startswith("[1] guide.txt\nA sentence is here. A sent")
+    assert texts(talk.ask("What again?", [long], "It."))[-1].startswith("<passage [1] guide.txt>\nA sentence")
 
 
 @pytest.mark.parametrize("shown", ["25 days 【1】, or 26 [2, 1].", "25 days, or 26.", "25 days , or\n26 ."])
@@ -107,7 +109,7 @@ def test_an_answer_is_known_with_and_without_its_marks_and_sent_again_as_the_mod
     written = "25 days [1], or 26 [2][1]."
     talk.ask("How many days?", [LEAVE, TRAVEL], written, shown=shown)
     prompt = talk.ask("Sure?", [LEAVE], "Yes.")
-    assert texts(prompt)[1].startswith("[1] leave.md")
+    assert texts(prompt)[1].startswith("<passage [1] leave.md>")
     assert prompt.messages[2] == AIMessage(written)
 
 
@@ -116,7 +118,7 @@ def test_an_answer_that_was_cut_or_changed_is_sent_as_the_client_has_it_under_it
     talk = talk_on()
     talk.ask("How many days?", [LEAVE], "25 days [1].", shown=shown)
     prompt = talk.ask("Sure?", [LEAVE], "Yes.")
-    assert texts(prompt)[1].startswith("[1] leave.md")
+    assert texts(prompt)[1].startswith("<passage [1] leave.md>")
     assert prompt.messages[2] == AIMessage(shown)
 
 
@@ -135,7 +137,7 @@ def test_a_conversation_of_another_scope_gets_nothing_of_this_one() -> None:
     talk = talk_on(scope="handbook")
     talk.ask("How many days?", [LEAVE], "25 [1].")
     other = replace(talk, scope="salaries").ask("Sure?", [TRAVEL], "Yes.")
-    assert texts(other)[1:] == ["How many days?", "25 [1].", "[2] guide.txt\nAsk Dr Adeyemi.\n\nSure?"]
+    assert texts(other)[1:] == ["How many days?", "25 [1].", f"{ASK_TEXT}\n\nSure?"]
 
 
 def test_in_a_conversation_that_is_not_known_no_passage_gets_a_number_that_an_answer_mentions() -> None:

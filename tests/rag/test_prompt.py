@@ -9,6 +9,7 @@ from llm.chat import ChatVLLM
 from llm.prompting import PromptTooLong
 from rag.conversation import Conversations
 from rag.counting import Lengths, TokenCounter
+from rag.delimit import delimited
 from rag.profile import LARGE, SMALL, Profile
 from rag.prompt import Prompt, build_prompt
 from tests.fakes import ScriptedEngine
@@ -48,7 +49,11 @@ def build(
 
 def test_system_then_conversation_then_passages_then_question(tokenizer) -> None:
     prompt = build(chat_with(tokenizer), profile=LARGE)
-    last = "[1] leave.md\nLeave is 25 days.\n\n[2] travel.pdf, page 4\nTravel needs approval.\n\nHow many days?"
+    passages = [
+        delimited(1, "leave.md", "Leave is 25 days."),
+        delimited(2, "travel.pdf, page 4", "Travel needs approval."),
+    ]
+    last = "\n\n".join([*passages, "How many days?"])
     assert prompt.messages == [SystemMessage(LARGE.system), *HISTORY, HumanMessage(last)]
     assert prompt.passages == PASSAGES
     assert (prompt.dropped_passages, prompt.dropped_turns) == (0, 0)
@@ -108,7 +113,7 @@ def test_the_oldest_turn_goes_first_then_the_next_then_the_last_passage_then_the
     full = build(chat_with(tokenizer), history=history)
     assert full.tokens
     dropped: list[tuple[int, int, bool]] = []
-    for window in range(full.tokens + 100, 140, -1):
+    for window in range(full.tokens + 100, 195, -1):
         prompt = build(chat_with(tokenizer, window), history=history)
         report = (prompt.dropped_turns, prompt.dropped_passages, prompt.shortened)
         dropped += [report] if report not in dropped else []
@@ -132,7 +137,11 @@ SENTENCES = [f"In year {year} the prize was {year * 7} euros." for year in range
 )
 def test_a_passage_too_long_alone_is_cut_at_a_sentence_and_at_a_character_where_there_is_none(tokenizer, text) -> None:
     prompt = build(chat_with(tokenizer, 400), passages=[passage(text), *PASSAGES])
-    put = prompt.messages[-1].text.removeprefix("[1] guide.txt\n").removesuffix("\n\nHow many days?")
+    put = (
+        prompt.messages[-1]
+        .text.removeprefix("<passage [1] guide.txt>\n")
+        .removesuffix("\n</passage>\n\nHow many days?")
+    )
     assert text.startswith(put) and len(put.encode()) > 100
     assert put[-1] in ".。x"
     assert prompt.shortened
@@ -142,9 +151,12 @@ def test_a_passage_too_long_alone_is_cut_at_a_sentence_and_at_a_character_where_
 
 
 def test_a_question_that_takes_the_window_leaves_a_passage_a_place_from_the_answers_room(tokenizer) -> None:
-    question = "q" * 310
+    question = "q" * 266
     prompt = build(chat_with(tokenizer, 400), question, max_tokens=400)
-    assert prompt.messages == [SystemMessage("Answer."), HumanMessage(f"[1] leave.md\nLeave is 25\n\n{question}")]
+    assert prompt.messages == [
+        SystemMessage("Answer."),
+        HumanMessage(f"{delimited(1, 'leave.md', 'Leave is 25')}\n\n{question}"),
+    ]
     assert prompt.tokens
     assert 200 < prompt.tokens < 400
     assert (prompt.passages, prompt.dropped_passages, prompt.dropped_turns) == (PASSAGES[:1], 1, 2)
@@ -169,7 +181,7 @@ def test_control_tokens_and_braces_stay_text_wherever_they_stand(tokenizer, prof
     prompt = build(chat, nasty, [passage(nasty, source=nasty)], history, profile=profile, instructions=nasty)
     ids = chat.encoder.encode(prompt.messages)
     assert ids.count(tokenizer.convert_tokens_to_ids("<|im_start|>")) == 4 + 1
-    assert tokenizer.decode(ids).count(nasty) == (6 if profile is TERSE else 5)
+    assert tokenizer.decode(ids).count(nasty) == 5  # and the file name, on one line
 
 
 def test_everything_found_can_be_cited_by_its_number_in_the_prompt_or_not(tokenizer) -> None:
