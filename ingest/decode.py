@@ -41,6 +41,8 @@ NEVER_IN_TEXT = 0.02
 EVERYDAY = ("gb2312", "big5", "cp932", "cp949")
 STRAY_NULS = 0.25
 """Of an otherwise good text; of one in UTF-16, half are NUL or its other bytes are no text."""
+STAND_IN = "\v"
+"""For a stray NUL while an encoding is looked for: white space that is no part of a longer character in any of them."""
 JAVA_NUL = b"\xc0\x80"
 """Of "modified UTF-8", which also writes a character beyond 16 bits as two surrogates of three bytes each (CESU-8)."""
 
@@ -58,7 +60,9 @@ def decode(raw: bytes, *, declared: str | None = None) -> str:
     for mark, encoding in BYTE_ORDER_MARKS:
         if raw.startswith(mark):
             return _normalised(_strictly(raw, encoding))
-    return _normalised(_without_mark(_without_stray_nuls(raw), declared))
+    without_nuls = _without_stray_nuls(raw)
+    text = _without_mark(without_nuls, declared)
+    return _normalised(text if without_nuls is raw else text.replace(STAND_IN, ""))
 
 
 def clean(text: str) -> str:
@@ -86,12 +90,12 @@ def _normalised(text: str) -> str:
 
 
 def _without_stray_nuls(raw: bytes) -> bytes:
-    """The bytes without NULs where the others are a text by themselves."""
-    if not 0 < raw.count(0) <= STRAY_NULS * len(raw):
+    """The bytes with STAND_IN for NULs where the others are a text by themselves."""
+    if not 0 < raw.count(0) <= STRAY_NULS * len(raw) or STAND_IN.encode() in raw:
         return raw
     rest, wide = raw.replace(b"\x00", b""), _wide_without_mark(raw)
     is_wide = wide and not (_decodes(rest, "utf-8") and _is_rare(raw.decode(wide, "replace")))
-    return raw if is_wide or CONTROL_BYTE.search(rest) else rest
+    return raw if is_wide or CONTROL_BYTE.search(rest) else raw.replace(b"\x00", STAND_IN.encode())
 
 
 def _is_rare(text: str) -> bool:

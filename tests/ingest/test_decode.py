@@ -2,7 +2,7 @@ from contextlib import suppress
 from encodings.aliases import aliases
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingest.decode import UndecodableText, clean, decode
@@ -188,6 +188,7 @@ def whole_texts(raw: bytes) -> set[str]:
     return found
 
 
+@example("aaa。a二a", 0, 0.875, False)
 @given(st.text("年假员工每有十二天，。abcé \n", min_size=4), st.integers(0, 255), st.floats(0, 1), st.booleans())
 def test_of_bytes_with_a_broken_one_all_become_text_or_none(text: str, byte: int, where: float, cut: bool) -> None:
     raw = text.encode()
