@@ -55,7 +55,7 @@ def conversation(chat: ChatVLLM, turns: int, passage_words: int) -> tuple[list[f
         prompt = build_prompt(question, found, known, profile=LARGE, counter=counter, max_tokens=512)
         conversations.remember(known, question, prompt.sent)
         seconds.append(time.perf_counter() - began)
-        conversations.answered(known, question, answer)
+        conversations.answered(known, question, answer, shown=answer)
         history += [HumanMessage(question), AIMessage(answer)]
     return seconds, prompt
 

@@ -14,10 +14,11 @@ from langchain_core.runnables import Runnable, RunnablePick
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_openai import ChatOpenAI
 
-from llm.bridge import LoopThread
+from llm.bridge import LoopThread, SyncCallOnLoop
 from llm.chat import ChatVLLM
 from llm.protocol import EngineBusy
 from rag.chain import rag_chain
+from rag.profile import AnswerOptions
 from tests.fakes import ScriptedEngine
 from tests.rag.conftest import Gate
 from tests.remote_server import MODEL, RemoteServer
@@ -140,18 +141,41 @@ async def test_events_tell_of_the_search_the_models_tokens_and_the_chains_pieces
     assert events[-1]["event"] == "on_chain_end" and events[-1]["name"] == "rag_chain"
 
 
+async def test_events_tell_a_follow_ups_rewrite_from_the_answer(engine, retriever) -> None:
+    engine.replies = ["How many days of sick leave?", REPLY]
+    chain = rag_chain(ChatVLLM(engine=engine), retriever, AnswerOptions(follow_up="rewrite"))
+    asked = {"question": "And sick leave?", "history": [("human", "Annual leave?"), ("ai", "25 days.")]}
+    events = [event async for event in chain.astream_events(asked, version="v2")]
+    texts = {"rewrite_follow_up": "", "ChatVLLM": ""}
+    for event in events:
+        if event["event"] == "on_chat_model_stream":
+            texts[event["name"]] += event["data"]["chunk"].text
+    assert texts == {"rewrite_follow_up": "How many days of sick leave?", "ChatVLLM": REPLY}
+
+
 @pytest.mark.parametrize("how", ["batch", "abatch"])
 async def test_the_turns_of_a_batch_run_at_the_same_time_and_keep_their_order(
     scripted, engine, chain, how: str
 ) -> None:
     engine.gate = Gate()
-    questions = ["Who approves travel?", QUESTION, "年假有几天？"]
+    questions = ["Who approves travel?", QUESTION, "年假有几天？"] * 20
     batch = chain.abatch(questions) if how == "abatch" else asyncio.to_thread(chain.batch, questions)
     running = asyncio.ensure_future(batch)
-    await until(lambda: engine.unfinished == 3)
+    await until(lambda: engine.unfinished == 60)
     engine.loop.call_soon_threadsafe(engine.gate.set)
     first = [result["context"][0].metadata["source"] for result in await running]
-    assert first == ["travel.md", "canteen.txt", "annual-zh.txt"]
+    assert first == ["travel.md", "canteen.txt", "annual-zh.txt"] * 20
+
+
+@pytest.mark.timeout(20)
+async def test_a_batch_on_the_engines_own_loop_is_refused_in_a_plain_sentence(scripted, retriever) -> None:
+    engine = scripted(REPLY)
+    engine.loop = asyncio.get_running_loop()
+    chain = rag_chain(ChatVLLM(engine=engine), retriever)
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        chain.batch([QUESTION] * 2)
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        list(chain.batch_as_completed([QUESTION] * 2))
 
 
 @every_way
