@@ -1,9 +1,9 @@
 """What it takes to lay out and fit a turn's prompt: `python -m benchmarks.prompts`.
 
-A conversation of 25 turns with five new passages each, SmolLM2's tokenizer, on windows of three sizes, no engine:
-milliseconds of a turn (median and worst of the last ten), of encoding its prompt once, which has to be done in any
-case, and how much of a prompt the last turn's prompt and answer begin with (mean of the second to the tenth turn, and
-of all).
+A conversation of 25 turns with five new passages each, SmolLM2's tokenizer, on windows and with passages of several
+sizes, no engine: milliseconds of CPU time of a turn (median and worst of the last ten), of encoding its prompt once,
+which has to be done in any case, and how much of a prompt the last turn's prompt and answer begin with (mean of the
+second to the tenth turn, and of all).
 
 `python -m benchmarks.prompts engine`: ten such turns on the demo's model with a window of 2,048 tokens, and what of
 each prompt came from the engine's prefix cache.
@@ -75,12 +75,12 @@ def conversation(chat: ChatVLLM, turns: int, passage_words: int, answer: Callabl
     for number in range(turns):
         found = [Document(text(passage_words), metadata={"source": f"{number}-{at}.md"}) for at in range(5)]
         question = text(15)
-        began = time.perf_counter()
+        began = time.process_time()
         known = conversations.recall(history)
         counter = TokenCounter.of(chat, conversations.lengths)
         prompt = build_prompt(question, found, known, profile=LARGE, counter=counter, max_tokens=ANSWER)
         conversations.remember(known, question, prompt.sent)
-        had.append(Turn(prompt, time.perf_counter() - began, answer(prompt)))
+        had.append(Turn(prompt, time.process_time() - began, answer(prompt)))
         conversations.answered(known, question, had[-1].answer, shown=had[-1].answer)
         history += [HumanMessage(question), AIMessage(had[-1].answer)]
     return had
@@ -102,19 +102,21 @@ def without_an_engine() -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(resolve("HuggingFaceTB/SmolLM2-135M-Instruct"))
-    print("| window | tokens | turns in it | a turn, median | worst | encoding once | repeated, ten turns | all |")
-    print("|---|---|---|---|---|---|---|---|")
-    for window in (2048, 8192, 32768):
+    print(
+        "| window | words a passage | tokens | turns in it | a turn, median | worst | encoding once | first 10 | all |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for window, words in ((2048, 20), (8192, 80), (32768, 80), (32768, 320)):
         chat = ChatVLLM(engine=ScriptedEngine(max_model_len=window, tokenizer=tokenizer))
-        turns = conversation(chat, 25, window // 100, lambda prompt: text(60))
+        turns = conversation(chat, 25, words, lambda prompt: text(60))
         last = [1000 * turn.seconds for turn in turns[-10:]]
         encoder, prompt = PromptEncoder(tokenizer), turns[-1].prompt
         encoder.encode([HumanMessage("warm")])
-        began = time.perf_counter()
+        began = time.process_time()
         encoder.encode(prompt.messages)
-        once = 1000 * (time.perf_counter() - began)
+        once = 1000 * (time.process_time() - began)
         shares = repeated(turns, encoder)
-        cells = [window, prompt.tokens, 24 - prompt.dropped_turns]
+        cells = [window, words, prompt.tokens, 24 - prompt.dropped_turns]
         cells += [f"{ms:.1f} ms" for ms in (median(last), max(last), once)]
         print(f"| {' | '.join(map(str, [*cells, f'{mean(shares[:9]):.3f}', f'{mean(shares):.3f}']))} |")
 
