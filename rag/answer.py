@@ -126,8 +126,8 @@ async def answer(
                 clock.first_token()
                 yield Token(text)
     instead = options.refusal(question.text) if citing.cut and not citing.answer else None
-    shown = instead or citing.answer
-    conversations.answered(conversation, question.text, shown if citing.cut else citing.written, shown=shown)
+    final = instead or citing.answer
+    conversations.answered(conversation, question.text, final if citing.cut else citing.written, shown=final)
     if instead:
         yield Token(instead)
     yield _done(citing, reply, clock, mode, instead=instead)
