@@ -95,6 +95,10 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
             temperature=True,
         )
 
+    def batch(self, inputs: list[Any], config: Any = None, **options: Any) -> list[Any]:
+        """The answers in the inputs' order; the engine has all at once, which LangChain's threads are too few for."""
+        return wait_for(self.abatch(inputs, config, **options), self._engine.loop)
+
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Tool] | None = None) -> int:
         """Exactly the number of ids that would be sent, chat template and tools included."""
         options = self.chat_template_kwargs

@@ -1,5 +1,6 @@
 """What the LangChain classes on an engine in this process share: the engine, an adapter, sampling options as fields."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from langchain_core.language_models import LangSmithParams
@@ -50,6 +51,11 @@ class OnEngine(Sampled):
         """LangChain's; refused on the engine's own loop, which its threads would wait for while it waits for them."""
         refuse_on(self._engine.loop)
         return super().batch(*arguments, **keywords)  # type: ignore[misc]
+
+    def batch_as_completed(self, *arguments: Any, **keywords: Any) -> Iterator[tuple[int, Any]]:
+        """As `batch`."""
+        refuse_on(self._engine.loop)
+        return super().batch_as_completed(*arguments, **keywords)  # type: ignore[misc]
 
     def _adapter(self, kwargs: dict[str, Any]) -> str | None:
         model = kwargs.get("model")

@@ -125,8 +125,10 @@ async def answer(
             async for text in shown:
                 clock.first_token()
                 yield Token(text)
-    conversations.answered(conversation, question.text, citing.answer if citing.cut else citing.written)
-    if instead := options.refusal(question.text) if citing.cut and not citing.answer else None:
+    instead = options.refusal(question.text) if citing.cut and not citing.answer else None
+    final = instead or citing.answer
+    conversations.answered(conversation, question.text, final if citing.cut else citing.written, shown=final)
+    if instead:
         yield Token(instead)
     yield _done(citing, reply, clock, mode, instead=instead)
 

@@ -13,7 +13,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableGenerator
 from langchain_core.runnables.utils import AddableDict
 
-from llm.bridge import LoopThread, iterate_blocking
+from llm.bridge import LoopThread, iterate_blocking, refuse_on, wait_for
 from rag.answer import Done, Event, Question, Sources, answer
 from rag.conversation import Conversations
 from rag.grounding import GroundingOptions
@@ -50,7 +50,27 @@ def rag_chain(
             with _loop_of(chat) as loop, closing(iterate_blocking(turn(_question(given)), loop)) as events:
                 yield from map(_piece, events)
 
-    return RunnableGenerator(stream_blocking, stream, name="rag_chain")
+    return _Turns(chat, stream_blocking, stream)
+
+
+class _Turns(RunnableGenerator):
+    """Runs a batch's turns on the loop that answers, so that the engine has them all at once: LangChain's threads would
+    be few, and on that loop itself wait for ever."""
+
+    def __init__(self, chat: BaseChatModel, *stream: Any) -> None:
+        super().__init__(*stream, name="rag_chain")
+        self._chat = chat
+
+    def batch(self, inputs: list[Any], config: Any = None, **options: Any) -> list[Any]:
+        """The results in the inputs' order."""
+        with _loop_of(self._chat) as loop:
+            return wait_for(self.abatch(inputs, config, **options), loop)
+
+    def batch_as_completed(self, inputs: Any, config: Any = None, **options: Any) -> Iterator[tuple[int, Any]]:
+        """LangChain's; refused on the engine's own loop."""
+        if engine := getattr(self._chat, "engine", None):
+            refuse_on(engine.loop)
+        return super().batch_as_completed(inputs, config, **options)
 
 
 @contextmanager

@@ -2,15 +2,17 @@
 
 import logging
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
 
 from ingest.terms import terms
 from llm.chat import ChatVLLM
-from llm.protocol import URGENT
+from llm.protocol import URGENT, EngineBusy, EngineStopping, EngineUnavailable
 from rag.conversation import MARKS
 from rag.profile import Profile
 
@@ -38,6 +40,10 @@ ASKS = re.compile(
     r"什么|谁|哪|几|多少|多久|多大|多长|怎么|怎样|为什么|吗|呢|请问|告诉|介绍|说明|解释|列出|我问",
     re.IGNORECASE,
 )
+LATIN = {"LATIN", "FULLWIDTH", ""}
+LATIN_WORD = re.compile(r"[A-Za-z\u00c0-\u024f]+")
+NAMED: RunnableConfig = {"run_name": "rewrite_follow_up"}
+"""Tells this run of the model from the answer's, in callbacks, traces and events."""
 LONGEST_PLEASANTRY = 12
 """Terms: a longer message says more than thanks."""
 
@@ -50,9 +56,10 @@ async def searches(
     """The texts to search for, at least one; the passages that score best for any of them are the turn's.
 
     A first question, and thanks or a greeting, is searched for as it is. A follow-up is rewritten by the model when the
-    profile says so; else, and when the rewrite is empty, over-long or refused, it is joined with each of the last turns
-    (question and answer), as nothing tells which of them it goes on from. If it has words enough to be a question of
-    its own, it is searched for alone too: so a new topic is found. Raises what an engine that takes no request raises.
+    profile says so; else, and when the rewrite is empty, over-long, in another language or has failed, it is joined
+    with each of the last turns (question and answer), as nothing tells which of them it goes on from. If it has words
+    enough to be a question of its own, it is searched for alone too: so a new topic is found. Raises what an engine
+    that takes no request raises.
     """
     turns = [turn for turn in _turns(history) if not is_pleasantry(turn[0])]
     if not turns or is_pleasantry(question):
@@ -82,17 +89,33 @@ def _turns(history: Sequence[BaseMessage]) -> list[tuple[str, str]]:
 
 
 async def _rewritten(question: str, history: Sequence[BaseMessage], chat: BaseChatModel) -> str:
-    """The model's rewrite; nothing when it is too long or the model refuses the call."""
+    """The model's rewrite; nothing when it is of no use or the call fails."""
     conversation = "\n".join(f"{_speaker(message)}: {message.text}" for message in history[-4:])
     messages = [SystemMessage(REWRITE), HumanMessage(f"{conversation}\nUser: {question}\n\nQuestion:")]
     options: dict[str, Any] = {"priority": URGENT} if isinstance(chat, ChatVLLM) else {}
     try:
-        answer = await chat.ainvoke(messages, max_tokens=MAX_TOKENS, temperature=0, **options)
-    except ValueError as error:  # too long for the window, or refused
+        answer = await chat.ainvoke(messages, NAMED, max_tokens=MAX_TOKENS, temperature=0, **options)
+    except (EngineBusy, EngineStopping, EngineUnavailable):
+        raise
+    except Exception as error:  # of any chat model: joining answers for all that can go wrong
         log.warning("the follow-up was not rewritten: %s", error)
         return ""
     rewritten = str(answer.text).strip()
-    return rewritten if len(rewritten) <= LONGEST else ""
+    return rewritten if len(rewritten) <= LONGEST and _same_language(question, rewritten) else ""
+
+
+def _same_language(question: str, rewritten: str) -> bool:
+    """Whether a rewrite has all the question's scripts but Latin (file names, codes), or is mostly Latin like it."""
+    scripts = _scripts(question) - LATIN
+    if scripts:
+        return scripts <= _scripts(rewritten)
+    others = sum(1 for character in rewritten if character.isalpha() and _scripts(character) - LATIN)
+    return others <= len(LATIN_WORD.findall(rewritten))
+
+
+def _scripts(text: str) -> set[str]:
+    """CJK, HIRAGANA, CYRILLIC …"""
+    return {unicodedata.name(character, "").partition(" ")[0] for character in text if character.isalpha()}
 
 
 def _speaker(message: BaseMessage) -> str:

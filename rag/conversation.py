@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from rag.counting import Lengths
 
-MARKS = re.compile(r"[\[【]([\d\s,，、;；–-]+)[\]】]")
+MARKS = re.compile(r"[\[【［]([\d\s,，、;；~–-]+)[\]】］]")
 LARGEST_MARK = 999
 """A larger number in brackets is a year or the like."""
 CHARACTERS = 2**24
@@ -32,6 +32,8 @@ class Sent:
     """Of these, the ones whose whole text stands in `asked`."""
     answer: str | None = None
     """As the model wrote it, marks included; None until it has ended."""
+    shown: bytes = b""
+    """Stands for the words of the answer as the client got it."""
 
     @property
     def characters(self) -> int:
@@ -82,7 +84,7 @@ class Conversations:
 
     Clients send a conversation as plain messages, without its passages. A turn is known again by what was said up to
     its question (in one scope, such as a knowledge base), so two ways to go on from one point do not mix. Answers are
-    compared by their words: a client may have taken the marks out.
+    compared by their words: a client may have put marks in.
     """
 
     def __init__(self, *, characters: int = CHARACTERS) -> None:
@@ -119,12 +121,15 @@ class Conversations:
             while self._characters > self._most:
                 self._characters -= self._sent.popitem(last=False)[1].characters
 
-    def answered(self, conversation: Conversation, question: str, answer: str) -> None:
-        """Keep the answer as the model wrote it: sent again so, its tokens are the ones in the engine's cache."""
+    def answered(self, conversation: Conversation, question: str, written: str, *, shown: str) -> None:
+        """Keep the answer as the model wrote it: sent again so, its tokens are the ones in the engine's cache.
+
+        It is known again by what was shown of it, which is what the client sends back.
+        """
         with self._lock:
             sent = self._sent.get(_digest(conversation.key, question))
         if sent:
-            self.remember(conversation, question, replace(sent, answer=answer))
+            self.remember(conversation, question, replace(sent, answer=written, shown=_digest(b"", _words(shown))))
 
 
 def _pairs(history: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
@@ -139,7 +144,7 @@ def _pairs(history: Sequence[BaseMessage]) -> list[list[BaseMessage]]:
 
 
 def _as_sent(messages: list[BaseMessage], answer: str, sent: Sent) -> Turn:
-    same = sent.answer is not None and _words(sent.answer) == _words(answer)
+    same = sent.answer is not None and sent.shown == _digest(b"", _words(answer))
     answers = [AIMessage(sent.answer or "")] if same and len(messages) > 1 else messages[1:]
     return Turn([HumanMessage(sent.asked), *answers], sent)
 

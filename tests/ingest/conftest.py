@@ -3,16 +3,37 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from ingest import __main__ as command
+from ingest import workers
 from ingest.store import KnowledgeBase
 from tests.fakes import WordCountEmbedder
+from tests.forking import Forker
 
 settings.register_profile("groundwell", deadline=None)  # a timing is a benchmark, never a test
 settings.load_profile("groundwell")
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    with Forker() as forker:
+        yield forker
+
+
+@pytest.fixture(autouse=True)
+def _forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, forker: Forker) -> None:
+    """Worker processes that need not import everything again; test_workers.py has the product's own."""
+    if request.path.name == "test_workers.py":
+        return
+
+    def start(worker: Any) -> None:
+        worker.process, worker.connection = forker.fork()
+
+    monkeypatch.setattr(workers._Worker, "start", start)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingest.output import printable
+from ingest.pipeline import ingest
 from ingest.report import Report, first_of
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +83,10 @@ def test_a_name_cannot_forge_a_line_nor_reach_the_terminal(strange: Path) -> Non
     "command",
     ["G ingest documents", "G ingest documents --json", "G documents list", "G documents show leave.md", "G --help"],
 )
-def test_a_reader_that_leaves_is_not_missed_and_a_full_disk_is_one_line(folder: Path, command: str) -> None:
-    groundwell(folder.parent, "G ingest documents")
+def test_a_reader_that_leaves_is_not_missed_and_a_full_disk_is_one_line(
+    folder: Path, opened, embedder, command: str
+) -> None:
+    ingest(folder, opened(embedder, "default"))
     left = groundwell(folder.parent, f"{command} | true")
     assert (left.returncode, left.stderr) == (0, b"")
     full = groundwell(folder.parent, f"{command} > /dev/full")

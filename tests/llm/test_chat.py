@@ -371,6 +371,26 @@ async def test_a_blocking_call_on_the_engines_own_loop_is_refused_in_a_plain_sen
     assert engine.submitted == []
 
 
+async def test_a_batch_is_in_the_engine_all_at_once_and_keeps_its_order(distant: ScriptedEngine) -> None:
+    distant.gate = asyncio.Event()
+    chat = ChatVLLM(engine=distant)
+    prompts = [f"question {at}" for at in range(100)]
+    batch = asyncio.ensure_future(asyncio.to_thread(chat.batch, prompts))
+    await until(lambda: distant.unfinished == 100)
+    distant.loop.call_soon_threadsafe(distant.gate.set)
+    used = [answer.usage_metadata["input_tokens"] for answer in await batch if answer.usage_metadata]
+    assert used == [chat.get_num_tokens_from_messages([HumanMessage(prompt)]) for prompt in prompts]
+
+
+async def test_a_batch_on_the_engines_own_loop_is_refused_in_a_plain_sentence() -> None:
+    engine = ScriptedEngine()
+    engine.loop = asyncio.get_running_loop()
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        ChatVLLM(engine=engine).batch(["a", "b"])
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        list(ChatVLLM(engine=engine).batch_as_completed(["a", "b"]))
+
+
 async def test_many_at_once_are_answered(engine: ScriptedEngine) -> None:
     answers = await ChatVLLM(engine=engine).abatch([f"question {at}" for at in range(20)])
     assert [answer.content for answer in answers] == [REPLY] * 20

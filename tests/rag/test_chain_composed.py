@@ -14,10 +14,11 @@ from langchain_core.runnables import Runnable, RunnablePick
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_openai import ChatOpenAI
 
-from llm.bridge import LoopThread
+from llm.bridge import LoopThread, SyncCallOnLoop
 from llm.chat import ChatVLLM
 from llm.protocol import EngineBusy
 from rag.chain import rag_chain
+from rag.profile import AnswerOptions
 from tests.fakes import ScriptedEngine
 from tests.rag.conftest import Gate
 from tests.remote_server import MODEL, RemoteServer
@@ -25,6 +26,8 @@ from tests.server import serving, until
 
 QUESTION = "When does the canteen open?"
 REPLY = "The canteen opens at noon [1]."
+ANSWER = "The canteen opens at noon."
+"""The reply without its mark, which is proven by the citation instead."""
 Ask = Callable[..., Awaitable[Any]]
 
 
@@ -88,7 +91,7 @@ async def test_a_message_history_keeps_the_conversation_and_its_passages(chain, 
     later = await ask(talk, {"question": "那病假呢？"}, config=first)
     await ask(talk, {"question": QUESTION}, config={"configurable": {"session_id": "second"}})
 
-    said = [HumanMessage(QUESTION), AIMessage(REPLY), HumanMessage("那病假呢？"), AIMessage(REPLY)]
+    said = [HumanMessage(QUESTION), AIMessage(ANSWER), HumanMessage("那病假呢？"), AIMessage(ANSWER)]
     assert [(message.type, message.text) for message in histories["first"].messages] == [
         (message.type, message.text) for message in said
     ]
@@ -97,7 +100,7 @@ async def test_a_message_history_keeps_the_conversation_and_its_passages(chain, 
     assert prompts[1].startswith(prompts[0] + REPLY)
     assert prompts[2] == prompts[0]
     assert "sick-zh.txt" in [document.metadata["source"] for document in later["context"]]
-    assert f"{QUESTION}\nThe canteen opens at noon .\n那病假呢？" in later["searched"]
+    assert f"{QUESTION}\n{ANSWER}\n那病假呢？" in later["searched"]
 
 
 class Runs(BaseCallbackHandler):
@@ -134,8 +137,20 @@ async def test_events_tell_of_the_search_the_models_tokens_and_the_chains_pieces
     assert kinds[:3] == ["on_chain_start", "on_retriever_start", "on_retriever_end"]
     assert {"on_chat_model_start", "on_chat_model_stream", "on_chat_model_end"} <= {*kinds}
     pieces = [event["data"]["chunk"] for event in events if event["event"] == "on_chain_stream"]
-    assert added(pieces)["answer"] == REPLY
+    assert added(pieces)["answer"] == ANSWER
     assert events[-1]["event"] == "on_chain_end" and events[-1]["name"] == "rag_chain"
+
+
+async def test_events_tell_a_follow_ups_rewrite_from_the_answer(engine, retriever) -> None:
+    engine.replies = ["How many days of sick leave?", REPLY]
+    chain = rag_chain(ChatVLLM(engine=engine), retriever, AnswerOptions(follow_up="rewrite"))
+    asked = {"question": "And sick leave?", "history": [("human", "Annual leave?"), ("ai", "25 days.")]}
+    events = [event async for event in chain.astream_events(asked, version="v2")]
+    texts = {"rewrite_follow_up": "", "ChatVLLM": ""}
+    for event in events:
+        if event["event"] == "on_chat_model_stream":
+            texts[event["name"]] += event["data"]["chunk"].text
+    assert texts == {"rewrite_follow_up": "How many days of sick leave?", "ChatVLLM": REPLY}
 
 
 @pytest.mark.parametrize("how", ["batch", "abatch"])
@@ -143,13 +158,24 @@ async def test_the_turns_of_a_batch_run_at_the_same_time_and_keep_their_order(
     scripted, engine, chain, how: str
 ) -> None:
     engine.gate = Gate()
-    questions = ["Who approves travel?", QUESTION, "年假有几天？"]
+    questions = ["Who approves travel?", QUESTION, "年假有几天？"] * 20
     batch = chain.abatch(questions) if how == "abatch" else asyncio.to_thread(chain.batch, questions)
     running = asyncio.ensure_future(batch)
-    await until(lambda: engine.unfinished == 3)
+    await until(lambda: engine.unfinished == 60)
     engine.loop.call_soon_threadsafe(engine.gate.set)
     first = [result["context"][0].metadata["source"] for result in await running]
-    assert first == ["travel.md", "canteen.txt", "annual-zh.txt"]
+    assert first == ["travel.md", "canteen.txt", "annual-zh.txt"] * 20
+
+
+@pytest.mark.timeout(20)
+async def test_a_batch_on_the_engines_own_loop_is_refused_in_a_plain_sentence(scripted, retriever) -> None:
+    engine = scripted(REPLY)
+    engine.loop = asyncio.get_running_loop()
+    chain = rag_chain(ChatVLLM(engine=engine), retriever)
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        chain.batch([QUESTION] * 2)
+    with pytest.raises(SyncCallOnLoop, match="use ainvoke or astream"):
+        list(chain.batch_as_completed([QUESTION] * 2))
 
 
 @every_way
@@ -158,7 +184,7 @@ async def test_a_fallback_answers_when_the_model_takes_nothing(scripted, engine,
     busy.loop, busy.refusal = engine.loop, EngineBusy("full")
     other = rag_chain(ChatVLLM(engine=engine), retriever)
     chain = rag_chain(ChatVLLM(engine=busy), retriever).with_fallbacks([other], exceptions_to_handle=(EngineBusy,))
-    assert (await ask(chain, QUESTION))["answer"] == REPLY
+    assert (await ask(chain, QUESTION))["answer"] == ANSWER
     assert len(engine.submitted) == 1
 
 
@@ -177,7 +203,7 @@ async def test_chat_openai_answers_in_place_of_our_model(retriever, ask: Ask) ->
         )
         chain = rag_chain(chat, retriever)
         result = await ask(chain, {"question": QUESTION, "history": [("human", "Hello"), ("ai", "Hello.")]})
-    assert result["answer"] == REPLY
+    assert result["answer"] == ANSWER
     assert [citation.quote for citation in result["citations"]] == ["The canteen opens at noon."]
     assert result["usage"]["prompt_tokens"] == server.prompt_tokens
     roles = [message["role"] for message in server.received[0]["messages"]]

@@ -1,5 +1,6 @@
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -125,6 +126,39 @@ async def test_a_long_conversation_is_rewritten_from_its_end(scripted, tokenizer
 async def test_an_empty_or_overlong_rewrite_falls_back_to_joining(scripted, reply: str) -> None:
     chat = ChatVLLM(engine=scripted(reply))
     assert await searches("那病假呢？", HISTORY, chat=chat, profile=REWRITES) == JOINED
+
+
+@pytest.mark.parametrize(
+    ("question", "reply", "kept"),
+    [
+        ("那病假呢？", "How many days of sick leave are there?", False),
+        ("那病假呢？", "病假有几天？", True),
+        ("那 HP-1024 呢？", "HP-1024 的保修期多长？", True),
+        ("And sick leave?", "病假有几天？", False),
+        ("And sick leave?", "How many days of sick leave (病假) are there?", True),
+        ("Und der Urlaub für Übernahmen?", "Wie viel Urlaub gibt es für Übernahmen?", True),
+        ("А отпуск?", "How many days of leave?", False),
+        ("では病気の場合は？", "病假有几天？", False),
+        ("2024?", "What was 2024?", True),
+    ],
+)
+async def test_a_rewrite_in_another_language_falls_back_to_joining(scripted, question, reply, kept) -> None:
+    texts = await searches(question, HISTORY, chat=ChatVLLM(engine=scripted(reply)), profile=REWRITES)
+    assert (texts[0] == reply) is kept
+    assert kept or texts[0] == f"年假有几天？\n十二天。\n{question}"
+
+
+class Broken(GenericFakeChatModel):
+    """A remote model whose server does not like the call."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("no such host")
+
+
+async def test_whatever_another_chat_model_raises_a_rewrite_that_fails_falls_back_to_joining(caplog) -> None:
+    with caplog.at_level(logging.WARNING, "rag.condense"):
+        assert await searches("那病假呢？", HISTORY, chat=Broken(messages=iter([])), profile=REWRITES) == JOINED
+    assert "no such host" in caplog.text
 
 
 async def test_a_rewrite_that_is_refused_falls_back_to_joining_and_is_logged(scripted, caplog) -> None:

@@ -7,6 +7,8 @@ from itertools import takewhile
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -14,10 +16,12 @@ from llm.chat import ChatVLLM
 from rag.conversation import Conversations, Sent
 from rag.counting import TokenCounter
 from rag.delimit import delimited
+from rag.marks import without_marks
 from rag.profile import LARGE, SMALL, Profile
 from rag.prompt import Prompt, build_prompt
 from tests.fakes import ScriptedEngine, byte_tokenizer
 from tests.rag.conftest import passage
+from tests.rag.test_marks import PIECES
 from tests.templates import FAMILIES
 
 TERSE = replace(LARGE, system="Answer.")
@@ -38,13 +42,14 @@ class Talk:
     scope: str = ""
 
     def ask(self, question: str, passages: Sequence[Document], answer: str, *, shown: str | None = None) -> Prompt:
-        """One turn; the client keeps the answer as it was `shown`."""
+        """One turn; the client keeps the answer without marks, or `shown` in its place."""
+        shown = without_marks(answer)[0] if shown is None else shown
         conversation = self.conversations.recall(self.history, scope=self.scope)
         counter = TokenCounter.of(self.chat, self.conversations.lengths)
         prompt = build_prompt(question, passages, conversation, profile=self.profile, counter=counter, max_tokens=100)
         self.conversations.remember(conversation, question, prompt.sent)
-        self.conversations.answered(conversation, question, answer)
-        self.history = [*self.history, HumanMessage(question), AIMessage(answer if shown is None else shown)]
+        self.conversations.answered(conversation, question, answer, shown=without_marks(answer)[0])
+        self.history = [*self.history, HumanMessage(question), AIMessage(shown)]
         return prompt
 
 
@@ -113,6 +118,13 @@ def test_an_answer_is_known_with_and_without_its_marks_and_sent_again_as_the_mod
     assert prompt.messages[2] == AIMessage(written)
 
 
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=9).map("".join))
+def test_an_answer_with_marks_of_any_shape_is_sent_again_as_the_model_wrote_it(written: str) -> None:
+    talk = talk_on()
+    talk.ask("How many days?", [LEAVE], written)
+    assert talk.ask("Sure?", [LEAVE], "Yes.").messages[2] == AIMessage(written)
+
+
 @pytest.mark.parametrize("shown", ["25", "", "Something else."])
 def test_an_answer_that_was_cut_or_changed_is_sent_as_the_client_has_it_under_its_passages(shown: str) -> None:
     talk = talk_on()
@@ -137,7 +149,7 @@ def test_a_conversation_of_another_scope_gets_nothing_of_this_one() -> None:
     talk = talk_on(scope="handbook")
     talk.ask("How many days?", [LEAVE], "25 [1].")
     other = replace(talk, scope="salaries").ask("Sure?", [TRAVEL], "Yes.")
-    assert texts(other)[1:] == ["How many days?", "25 [1].", f"{ASK_TEXT}\n\nSure?"]
+    assert texts(other)[1:] == ["How many days?", "25.", f"{ASK_TEXT}\n\nSure?"]
 
 
 def test_in_a_conversation_that_is_not_known_no_passage_gets_a_number_that_an_answer_mentions() -> None:
@@ -165,7 +177,7 @@ def test_what_is_remembered_is_bounded_and_the_oldest_is_forgotten_first() -> No
     for number in range(100):
         start = conversations.recall([])
         conversations.remember(start, f"q{number}", Sent("a" * 90, {}, frozenset({1})))
-        conversations.answered(start, f"q{number}", "b" * 10)
+        conversations.answered(start, f"q{number}", "b" * 10, shown="b" * 10)
     known = [bool(conversations.recall([HumanMessage(f"q{number}")]).turns[0].sent) for number in range(100)]
     assert known == [False] * 90 + [True] * 10
 

@@ -2,14 +2,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from ingest.store import KnowledgeBase
-from llm.chat import ChatVLLM
-from rag.condense import standalone
-from rag.profile import SMALL
 from rag.retriever import HybridRetriever
 from tests.fakes import WordCountEmbedder
 
@@ -89,20 +85,6 @@ async def test_an_empty_knowledge_base_gives_no_passage(tmp_path, embedder) -> N
     retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder)
     assert await retriever.ainvoke("leave") == []
     knowledge_base.close()
-
-
-@pytest.mark.parametrize(
-    ("earlier", "follow_up", "source"),
-    [
-        ("年假有几天？", "那病假呢？", "sick-zh.txt"),
-        ("年假有几天？", "不对，我问的是外包人员", "contractors-zh.txt"),
-        ("Who approves travel?", "And what is her limit?", "limits.md"),
-    ],
-)
-async def test_a_joined_follow_up_finds_its_passage(retriever, scripted, earlier, follow_up, source) -> None:
-    history = [HumanMessage(earlier), AIMessage("…")]
-    searched = await standalone(follow_up, history, chat=ChatVLLM(engine=scripted()), profile=SMALL)
-    assert source in sources(await retriever.ainvoke(searched))
 
 
 async def test_the_loop_runs_on_while_a_question_is_embedded(knowledge_base, blocked) -> None:
