@@ -65,6 +65,11 @@ def index_lock_path(folder: Path, name: str) -> Path:
     return folder / f"{collection_name(name)}.index.lock"
 
 
+def index_backup_path(folder: Path, name: str) -> Path:
+    """The folder that holds its index files as they were, while they are being written."""
+    return folder / f"{collection_name(name)}.index.before"
+
+
 def open_chroma(folder: Path) -> "ClientAPI":
     """A client with an index of its own. Never close it: `close` stops every client of that folder."""
     import chromadb

@@ -8,14 +8,16 @@ it), and only the writer's client has found a lower one; it writes under a lock 
 """
 
 import fcntl
+import pickletools
+import shutil
 import sqlite3
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.collection import NEVER, index_lock_path, open_chroma
+from ingest.collection import NEVER, index_backup_path, index_lock_path, open_chroma
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
@@ -47,25 +49,50 @@ def index_lock(folder: Path, name: str, *, exclusive: bool, wait: bool = True) -
 def load(folder: Path, name: str, live: str, *, wait: bool = True) -> tuple["ClientAPI", "Collection"]:
     """A client that has loaded the index as it is now, with what the log adds to it. Raises IndexBusy if not `wait`."""
     with index_lock(folder, name, exclusive=False, wait=wait):
-        client, collection = _open(folder, live)
-        if _threshold(collection) == NEVER:
-            return client, _touched(collection)
+        if not index_backup_path(folder, name).exists():
+            client, collection = _open(folder, live)
+            if _threshold(collection) == NEVER:
+                return client, _touched(collection)
     # Made before there was this lock, or left by a writer that was killed: loading it writes it.
     with index_lock(folder, name, exclusive=True, wait=wait):
-        return _settled(folder, live)
+        _restore(folder, name)
+        return _settled(folder, name, live)
 
 
-def load_for_writing(folder: Path, name: str, live: str, rows: int) -> tuple["ClientAPI", "Collection"]:
+def load_for_writing(
+    folder: Path, name: str, live: str, *, rows: int, unwritten: int
+) -> tuple["ClientAPI", "Collection"]:
     """A client that writes the index files by itself each time that it has seen so many rows, and others do not.
 
+    Loading writes them too where so many are unwritten.
     Its writes that may be the last of so many need the exclusive lock. Only for the one who holds the writer's lock.
     """
     with index_lock(folder, name, exclusive=True):
+        _restore(folder, name)
         _, collection = _open(folder, live)
         set_threshold(collection, rows)
         client, collection = _open(folder, live)  # a client keeps to the threshold that it has found
-        set_threshold(_touched(collection), NEVER)
+        with kept_until_written(folder, name, collection) if unwritten >= rows else nullcontext():
+            set_threshold(_touched(collection), NEVER)
         return client, collection
+
+
+@contextmanager
+def kept_until_written(folder: Path, name: str, collection: "Collection") -> Iterator[None]:
+    """Around what may make Chroma write the index files: for the one who holds the exclusive lock.
+
+    After a failure the copy stays, for the next that loads.
+    """
+    backup = index_backup_path(folder, name)
+    if not backup.exists():
+        unfinished = backup.with_suffix(".new")
+        _delete(unfinished)
+        unfinished.mkdir()
+        for segment in _segments(folder, collection):
+            shutil.copytree(segment, unfinished / segment.name, copy_function=shutil.copyfile)
+        unfinished.rename(backup)
+    yield
+    _delete(backup)
 
 
 def written_at(folder: Path, collection: "Collection") -> int:
@@ -76,15 +103,53 @@ def written_at(folder: Path, collection: "Collection") -> int:
 
 def index_files(folder: Path, collection: "Collection") -> list[Path]:
     """The files of a collection's index."""
+    return [path for segment in _segments(folder, collection) for path in segment.glob("*")]
+
+
+def _segments(folder: Path, collection: "Collection") -> list[Path]:
+    """The folders of a collection's index, which are there once it has a chunk."""
     uri = (folder / "chroma" / "chroma.sqlite3").absolute().as_uri() + "?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as chroma:
         segments = chroma.execute("SELECT id FROM segments WHERE collection = ?", (str(collection.id),)).fetchall()
-    return [path for (segment,) in segments for path in (folder / "chroma" / segment).glob("*")]
+    return [path for (segment,) in segments if (path := folder / "chroma" / segment).is_dir()]
 
 
-def _settled(folder: Path, live: str) -> tuple["ClientAPI", "Collection"]:
+def _restore(folder: Path, name: str) -> None:
+    """Go back to the copy of files whose writing was not finished, however often this is killed itself."""
+    backup = index_backup_path(folder, name)
+    for before in sorted(backup.glob("*")):
+        segment = folder / "chroma" / before.name
+        if segment.is_dir() and not _is_written(segment, before):
+            for file in segment.glob("*"):
+                file.unlink()
+            for file in before.glob("*"):
+                shutil.copyfile(file, segment / file.name)
+    _delete(backup)
+
+
+def _is_written(segment: Path, before: Path) -> bool:
+    """Whether the last of the files is another one than before, and whole."""
+    now, then = segment / LIST_OF_IDS, before / LIST_OF_IDS
+    if not now.is_file() or (then.is_file() and now.read_bytes() == then.read_bytes()):
+        return False
+    with suppress(ValueError):
+        return sum(1 for _ in pickletools.genops(now.read_bytes())) > 0
+    return False
+
+
+def _delete(*folders: Path) -> None:
+    """Each at once, so that no part of one is taken for the whole."""
+    for folder in folders:
+        if folder.exists():
+            gone = folder.with_suffix(".gone")
+            shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(folder.rename(gone))
+
+
+def _settled(folder: Path, name: str, live: str) -> tuple["ClientAPI", "Collection"]:
     _, collection = _open(folder, live)
-    set_threshold(_touched(collection), NEVER)
+    with kept_until_written(folder, name, collection):
+        set_threshold(_touched(collection), NEVER)
     client, collection = _open(folder, live)
     return client, _touched(collection)
 

@@ -15,6 +15,7 @@ from ingest.collection import (
     collections_of,
     drop_others,
     fingerprint,
+    index_backup_path,
     index_lock_path,
     journal_files,
     journal_path,
@@ -159,6 +160,7 @@ def delete(folder: Path, name: str) -> None:
             file.unlink(missing_ok=True)
         shutil.rmtree(lexical_path(path), ignore_errors=True)
         index_lock_path(folder, name).unlink(missing_ok=True)
+        shutil.rmtree(index_backup_path(folder, name), ignore_errors=True)
         lock_path(folder, name).unlink()
     if not was_there:
         raise unknown(folder, name)

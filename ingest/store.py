@@ -134,7 +134,8 @@ class KnowledgeBase(Searching):
             return
         with index.index_lock(self.folder, self.name, exclusive=True):
             before = index.written_at(self.folder, self.collection)
-            yield
+            with index.kept_until_written(self.folder, self.name, self.collection):
+                yield
             if index.written_at(self.folder, self.collection) != before:
                 self.journal.note_written(rows)
         if self.is_empty or self._rows_between() > 2 * self._rows:
@@ -215,9 +216,11 @@ class KnowledgeBase(Searching):
             place = self.folder, self.name, live
             self._rows = self._rows_between()
             try:
-                client, collection = (
-                    index.load_for_writing(*place, self._rows) if for_writing else index.load(*place, wait=wait)
-                )
+                if for_writing:
+                    unwritten = self.journal.unwritten()
+                    client, collection = index.load_for_writing(*place, rows=self._rows, unwritten=unwritten)
+                else:
+                    client, collection = index.load(*place, wait=wait)
             except index.IndexBusy:  # ask the index that is loaded, and look again later
                 self._loaded = time.monotonic()
                 return

@@ -11,6 +11,7 @@ from ingest.formats.assembly import Assembly, one_line, table
 from ingest.formats.encryption import decrypted, is_encrypted
 from ingest.formats.extraction import recognised_pictures
 from ingest.formats.package import Package
+from ingest.formats.slides import add_slides
 
 NAMES = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
 TEXT, TABLE, DRAW, OFFICE, STYLE = (NAMES % name for name in ("text", "table", "drawing", "office", "style"))
@@ -39,18 +40,14 @@ def read_text(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
 
 def read_slides(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
     """An .odp, a place for each slide; slides that hold a picture and no text are a problem."""
-    package, parts, silent, why = opened(raw, options), Assembly("slide"), [], ""
-    for number, page in enumerate(package.root("content.xml").iter(f"{DRAW}page"), 1):
-        parts.place(number)
-        if _Story(package, parts).add(page):
-            continue
-        pictures = _pictures(package, page)
-        recognised, reason = recognised_pictures(pictures) if options.ocr else ("", "")
-        parts.block(recognised)
-        why = why or reason
-        if pictures and not recognised:
-            silent.append(number)
-    problems = (f"slides of pictures without text: {', '.join(map(str, silent))}{why}",) if silent else ()
+    package, parts = opened(raw, options), Assembly("slide")
+    problems = add_slides(
+        parts,
+        package.root("content.xml").iter(f"{DRAW}page"),
+        add=lambda page: _Story(package, parts).add(page),
+        pictures=lambda page: _pictures(package, page),
+        options=options,
+    )
     return parts.document(source, problems=problems, metadata=package.metadata("meta.xml"))
 
 

@@ -1,8 +1,8 @@
 """PowerPoint: each slide's title, text, tables and charts, then its notes and comments."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 from ingest.document import LoadedDocument, LoadOptions
 from ingest.formats import drawing
@@ -12,6 +12,7 @@ from ingest.formats.package import Package
 
 A_TEXT = "{http://schemas.openxmlformats.org/drawingml/2006/main}t"
 A_PARAGRAPH = "{http://schemas.openxmlformats.org/drawingml/2006/main}p"
+Slide = TypeVar("Slide")
 COMMENT_TEXT = "{http://schemas.openxmlformats.org/presentationml/2006/main}text"
 
 
@@ -21,17 +22,36 @@ def read_pptx(source: str, raw: bytes, options: LoadOptions) -> LoadedDocument:
 
     package = Package(raw, options)
     presentation = pptx.Presentation(BytesIO(package.raw))
-    parts, silent, why = Assembly("slide"), [], ""
-    for number, slide in enumerate(presentation.slides, 1):
+    parts = Assembly("slide")
+    problems = add_slides(
+        parts,
+        presentation.slides,
+        add=lambda slide: bool(list(_slide(slide, parts))),
+        pictures=lambda slide: list(_pictures(slide.shapes)),
+        options=options,
+    )
+    return parts.document(source, problems=problems, metadata=package.metadata())
+
+
+def add_slides(
+    parts: Assembly,
+    slides: Iterable[Slide],
+    *,
+    add: Callable[[Slide], bool],
+    pictures: Callable[[Slide], list[tuple[bytes, str]]],
+    options: LoadOptions,
+) -> tuple[str, ...]:
+    """Add each slide at a place of its own, where `add` tells whether there was text; return what is a problem."""
+    silent, why = [], ""
+    for number, slide in enumerate(slides, 1):
         parts.place(number)
-        pictures = [] if list(_slide(slide, parts)) else list(_pictures(slide.shapes))
-        recognised, reason = recognised_pictures(pictures) if options.ocr else ("", "")
+        shown = [] if add(slide) else pictures(slide)
+        recognised, reason = recognised_pictures(shown) if options.ocr else ("", "")
         parts.block(recognised)
         why = why or reason
-        if pictures and not recognised:
+        if shown and not recognised:
             silent.append(number)
-    problems = (f"slides of pictures without text: {', '.join(map(str, silent))}{why}",) if silent else ()
-    return parts.document(source, problems=problems, metadata=package.metadata())
+    return (f"slides of pictures without text: {', '.join(map(str, silent))}{why}",) if silent else ()
 
 
 def _slide(slide: Any, parts: Assembly) -> Iterator[str]:

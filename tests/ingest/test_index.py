@@ -81,7 +81,7 @@ def test_a_writer_killed_with_a_low_threshold_leaves_the_files_to_the_next_opene
     with monkeypatch.context() as patch:
         patch.setattr(index, "_touched", lambda *rest: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            index.load_for_writing(store, "team", written.collection.name, 2)
+            index.load_for_writing(store, "team", written.collection.name, rows=2, unwritten=0)
     assert threshold(written) == 2
     again = opened(embedder)
     assert threshold(again) == NEVER

@@ -1,8 +1,10 @@
-"""What the kill test runs as processes of their own: `python -m tests.slow.killed ingest|compare …`."""
+"""What the kill test runs as processes of their own: `python -m tests.slow.killed ingest|compare|hang …`."""
 
 import sys
+from itertools import count
 from pathlib import Path
 
+from ingest import store as store_module
 from ingest.pipeline import ingest
 from ingest.settings import IngestOptions
 from ingest.store import KnowledgeBase
@@ -59,9 +61,22 @@ def not_found(knowledge_base: KnowledgeBase, texts: dict[str, str]) -> list[str]
     return missed
 
 
+def grow(store: Path) -> None:
+    """Write the index files again and again: after each hundred rows, of which some are taken out again."""
+    store_module.LEAST_ROWS = 100
+    knowledge_base = KnowledgeBase.open(store, "团队", WordCountEmbedder(), create=True)
+    print("begun", flush=True)
+    for begin in count(knowledge_base.count()[1], 100):
+        texts = [" ".join(f"词word{8 * number + word}" for word in range(8)) for number in range(begin, begin + 100)]
+        ids = knowledge_base.add_texts(texts)
+        knowledge_base.delete(ids[:20])
+
+
 def main() -> None:
     what, store, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    if what == "compare":
+    if what == "grow":
+        grow(store)
+    elif what == "compare":
         killed = run(store, folder, WordCountEmbedder())
         whole = run(Path(sys.argv[4]), folder, WordCountEmbedder())
         print(*differences(killed, whole), f"{whole.count()[1]} chunks compared", sep="\n")

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
+from ingest.index import LIST_OF_IDS
+from ingest.store import KnowledgeBase
+from tests.fakes import WordCountEmbedder
 from tests.slow.conftest import ROOT, environment
+from tests.slow.killed import everything, not_found
 
 ROUNDS = int(os.environ.get("GROUNDWELL_KILL_ROUNDS", "25"))
 SEED = int(os.environ.get("GROUNDWELL_KILL_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -99,6 +104,28 @@ def test_after_any_kill_the_next_run_makes_the_knowledge_base_whole(tmp_path: Pa
         assert process.returncode == 0
         assert output.splitlines()[1:-1] == [], f"round {number} of seed {SEED} (GROUNDWELL_KILL_SEED)"
         shutil.rmtree(tmp_path / "whole")
+
+
+def test_a_writer_that_is_killed_while_it_writes_the_index_leaves_one_that_finds_all(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    kills = 0
+    for _ in range(10):
+        process = command("grow", store, tmp_path)
+        while process.poll() is None:
+            begun, ended = written(store, "data_level0.bin"), written(store, LIST_OF_IDS)
+            if begun and ended and begun > ended:
+                process.kill()
+                kills += 1
+        process.communicate()
+        with closing(KnowledgeBase.open(store, "团队", WordCountEmbedder())) as knowledge_base:
+            there = everything(knowledge_base)
+            assert not_found(knowledge_base, {id_: there[id_][0] for id_ in knowledge_base.journal.ids()}) == []
+    assert kills
+
+
+def written(store: Path, name: str) -> int:
+    """When a file of the index was written last, in nanoseconds; 0 when it is not there."""
+    return max((path.stat().st_mtime_ns for path in store.glob(f"chroma/*/{name}")), default=0)
 
 
 def test_a_worker_ends_with_its_parent_though_its_file_never_does(tmp_path: Path) -> None:
