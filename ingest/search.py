@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from operator import methodcaller
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.documents import Document
@@ -32,6 +33,7 @@ DEEPER = 2
 """So many times as many candidates are looked at as would hold enough that meet a filter, were they spread evenly."""
 LISTED = 500
 """Chunks whose ids are put into the lexical question; for more it takes less time to look at more candidates."""
+NONE_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 Result = TypeVar("Result")
 
@@ -97,14 +99,15 @@ class Searching(LangChainVectorStore):
         depth = int(DEEPER * k * allowed.one_in)
         return self._ask_lexical(lambda journal: journal.search(query, k, meets=allowed.of, depth=depth))
 
-    def coverages(self, query: str, ids: list[str]) -> list[float]:
+    def coverages(self, query: str, ids: list[str], known: Mapping[str, float] = NONE_KNOWN) -> list[float]:
         """How much of the query's terms each chunk holds, weighed by rarity: in [0, 2.2), 1 where it holds each once.
 
-        It is the chunk's BM25 score over that of a chunk of mean length that does.
+        It is the chunk's BM25 score over that of a chunk of mean length that does. `known`: what `lexical` has found.
         """
-        weights = self.term_weights(query)
-        scores = self._ask_lexical(lambda journal: journal.lexical_scores(query, ids))
-        return [scores.get(id_, 0.0) / (sum(weights.values()) or 1) for id_ in ids]
+        whole = sum(self.term_weights(query).values()) or 1
+        rest = [id_ for id_ in ids if id_ not in known]
+        scores = {**known, **self._ask_lexical(lambda journal: journal.lexical_scores(query, rest))}
+        return [scores.get(id_, 0.0) / whole for id_ in ids]
 
     def relevance(self) -> Relevance:
         """How far each leg is to be trusted here."""
@@ -135,15 +138,18 @@ class Searching(LangChainVectorStore):
                 rows[id_] = Document(id=id_, page_content=text or "", metadata=shown)
         return rows
 
-    def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
-        """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
-        query, resident, known = unit(vector), self._resident(begin=False), dict[str, float]()
+    def similarities(self, vector: list[float], ids: list[str], known: Mapping[str, float] = NONE_KNOWN) -> list[float]:
+        """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed.
+
+        `known`: what `dense` has found.
+        """
+        query, resident, found = unit(vector), self._resident(begin=False), dict(known)
         if resident:
-            rows = {id_: row for id_ in ids if (row := resident.row_of.get(id_)) is not None}
-            known = dict(zip(rows, map(float, resident.similarities(query, [*rows.values()])), strict=True))
-        rest = [id_ for id_ in ids if id_ not in known]
-        known |= {id_: float(query @ unit(stored)) for id_, stored in self.vectors(rest).items()}
-        return [known.get(id_, -1.0) for id_ in ids]
+            rows = {i: row for i in ids if i not in found and (row := resident.row_of.get(i)) is not None}
+            found |= zip(rows, map(float, resident.similarities(query, [*rows.values()])), strict=True)
+        rest = [id_ for id_ in ids if id_ not in found]
+        found |= {id_: float(query @ unit(stored)) for id_, stored in self.vectors(rest).items()}
+        return [found.get(id_, -1.0) for id_ in ids]
 
     def vectors(self, ids: list[str]) -> dict[str, Any]:
         """The stored vectors, as numpy arrays, of those chunks that are there."""

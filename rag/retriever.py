@@ -130,7 +130,7 @@ class HybridRetriever(BaseRetriever):
         wanted, depth = self._wanted(search), self._depth(search)
         least = 0.0 if self.reranker else search.threshold
         while True:
-            scores = self._scores(search.query, vector, [*(dense | lexical)])
+            scores = self._scores(search.query, vector, dense, lexical)
             good = {id_: score for id_, score in scores.items() if round(score, SCORE_DIGITS) >= least}
             found = self._different(good, wanted)
             has_more = len(good) == len(scores) and max(len(dense), len(lexical)) >= depth
@@ -140,9 +140,11 @@ class HybridRetriever(BaseRetriever):
             dense = dict(self.knowledge_base.dense(vector, depth, search.filter))
             lexical = self._lexical(search, depth)
 
-    def _scores(self, query: str, vector: list[float], ids: list[str]) -> Scores:
-        similarities = self.knowledge_base.similarities(vector, ids)
-        coverages = self.knowledge_base.coverages(query, ids)
+    def _scores(self, query: str, vector: list[float], dense: Scores, lexical: Scores) -> Scores:
+        """Of what either leg has found, by what it knows of it and what the other does."""
+        ids = [*(dense | lexical)]
+        similarities = self.knowledge_base.similarities(vector, ids, dense)
+        coverages = self.knowledge_base.coverages(query, ids, lexical)
         weights = self.knowledge_base.relevance().for_question(query, self.embedder)
         return dict(zip(ids, map(weights.relevance, similarities, coverages), strict=True))
 

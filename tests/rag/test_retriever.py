@@ -8,9 +8,10 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from ingest.store import KnowledgeBase
 from llm.chat import ChatVLLM
-from rag.condense import standalone
+from rag.condense import searches
 from rag.profile import SMALL
 from rag.retriever import HybridRetriever
+from rag.search import search
 from tests.fakes import WordCountEmbedder
 
 
@@ -101,8 +102,9 @@ async def test_an_empty_knowledge_base_gives_no_passage(tmp_path, embedder) -> N
 )
 async def test_a_joined_follow_up_finds_its_passage(retriever, scripted, earlier, follow_up, source) -> None:
     history = [HumanMessage(earlier), AIMessage("…")]
-    searched = await standalone(follow_up, history, chat=ChatVLLM(engine=scripted()), profile=SMALL)
-    assert source in sources(await retriever.ainvoke(searched))
+    texts = await searches(follow_up, history, chat=ChatVLLM(engine=scripted()), profile=SMALL)
+    _, found = await search(texts, retriever)
+    assert source in sources(found)
 
 
 async def test_the_loop_runs_on_while_a_question_is_embedded(knowledge_base, blocked) -> None:
