@@ -138,18 +138,15 @@ class Searching(LangChainVectorStore):
                 rows[id_] = Document(id=id_, page_content=text or "", metadata=shown)
         return rows
 
-    def similarities(self, vector: list[float], ids: list[str], known: Mapping[str, float] = NONE_KNOWN) -> list[float]:
-        """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed.
-
-        `known`: what `dense` has found.
-        """
-        query, resident, found = unit(vector), self._resident(begin=False), dict(known)
+    def similarities(self, vector: list[float], ids: list[str]) -> list[float]:
+        """Cosine similarity in [-1, 1] of each chunk to `vector`; -1 for one that has been removed."""
+        query, resident, known = unit(vector), self._resident(begin=False), dict[str, float]()
         if resident:
-            rows = {i: row for i in ids if i not in found and (row := resident.row_of.get(i)) is not None}
-            found |= zip(rows, map(float, resident.similarities(query, [*rows.values()])), strict=True)
-        rest = [id_ for id_ in ids if id_ not in found]
-        found |= {id_: float(query @ unit(stored)) for id_, stored in self.vectors(rest).items()}
-        return [found.get(id_, -1.0) for id_ in ids]
+            rows = {id_: row for id_ in ids if (row := resident.row_of.get(id_)) is not None}
+            known = dict(zip(rows, map(float, resident.similarities(query, [*rows.values()])), strict=True))
+        rest = [id_ for id_ in ids if id_ not in known]
+        known |= {id_: float(query @ unit(stored)) for id_, stored in self.vectors(rest).items()}
+        return [known.get(id_, -1.0) for id_ in ids]
 
     def vectors(self, ids: list[str]) -> dict[str, Any]:
         """The stored vectors, as numpy arrays, of those chunks that are there."""
