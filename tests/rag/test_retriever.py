@@ -1,4 +1,6 @@
 import asyncio
+import random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -141,6 +143,37 @@ async def test_a_failing_embedder_fails_the_search(knowledge_base, embedder, mon
     retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder)
     with pytest.raises(RuntimeError, match="no vectors today"):
         await retriever.ainvoke("leave")
+
+
+SYLLABLES = ["ka", "ro", "mi", "tes", "lun", "ba", "ve", "dor"]
+
+
+@pytest.mark.parametrize("k", [1, 5])
+async def test_the_best_by_both_figures_are_found_though_not_all_vectors_are_read(
+    tmp_path, embedder, monkeypatch, k: int
+) -> None:
+    chance = random.Random(0)
+    words = ["".join(pair) for pair in product(SYLLABLES, SYLLABLES)]
+    written = [" ".join(chance.choices(words, k=9)) for _ in range(300)]
+    knowledge_base = KnowledgeBase.open(tmp_path, "words", embedder, create=True)
+    knowledge_base.add_texts(written)
+    retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder, k=k)
+    vectors, read, only_lexical = knowledge_base.vectors, list[str](), list[str]()
+    monkeypatch.setattr(knowledge_base, "vectors", lambda ids: read.extend(ids) or vectors(ids))
+    for text in written[:20]:
+        question = " ".join(text.split()[:4])
+        found = await retriever.ainvoke(question)
+        vector = embedder.embed_query(question)
+        near, good = dict(knowledge_base.dense(vector, 40)), dict(knowledge_base.lexical(question, 40))
+        only_lexical += good.keys() - near
+        all_vectors = vectors([*good, *near])
+        weights = knowledge_base.relevance().for_question(question, embedder)
+        coverages = zip(all_vectors, knowledge_base.coverages(question, [*all_vectors]), strict=True)
+        every = [weights.relevance(float(all_vectors[id_] @ vector), coverage) for id_, coverage in coverages]
+        scores = [passage.metadata["score"] for passage in found]
+        assert scores == pytest.approx(sorted(every, reverse=True)[:k], abs=2e-3)
+    assert len(read) < len(only_lexical)
+    knowledge_base.close()
 
 
 class TestLangChainsContract(RetrieversIntegrationTests):
