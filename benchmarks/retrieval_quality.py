@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from langchain_core.documents import Document
@@ -66,9 +67,11 @@ def ways(knowledge_base: KnowledgeBase, embedder: Embedder, reranker: Reranker |
     def named(ids: Iterable[str]) -> list[str]:
         return [chunk.metadata["source"] for chunk in knowledge_base.chunks(list(ids))]
 
+    @cache
     def dense(question: str) -> list[str]:
         return [id_ for id_, _ in knowledge_base.dense(embedder.embed_query(question), 4 * CHUNKS)]
 
+    @cache
     def lexical(question: str) -> list[str]:
         return [id_ for id_, _ in knowledge_base.lexical(question, 4 * CHUNKS)]
 
