@@ -248,16 +248,17 @@ async def test_a_long_conversation_loses_its_oldest_turns_and_is_answered(
 @pytest.mark.parametrize("stream", [True, False])
 async def test_k_threshold_and_filter_of_a_request_hold(client: httpx.AsyncClient, stream: bool) -> None:
     async def sources(**more: Any) -> list[str]:
-        if stream:
-            return [one["text"] for one in (await ask(client, **more))[0][1]["sources"]]
-        whole = (await client.post(ASK, json=QUESTION | more | {"stream": False})).json()
-        return [one["text"] for one in whole["sources"]]
+        body = {"question": "Leave is 25 days.", "stream": stream} | more
+        async with client.stream("POST", "/v1/knowledge-bases/three/ask", json=body) as response:
+            whole = [json.loads(data) async for _, data in events(response)] if stream else [await response.aread()]
+        return [one["text"] for one in (whole[0] if stream else json.loads(whole[0]))["sources"]]
 
     every = await sources()
-    assert len(every) == 2
-    assert await sources(k=1) == every[:1]
-    assert await sources(k=1000, filter={"source": "leave.md"}) == every
-    assert await sources(score_threshold=1) == await sources(filter={"source": "nowhere.md"}) == []
+    assert len(every) == 3
+    assert await sources(k=1) == every[:1] == ["Leave is 25 days."]
+    assert await sources(k=1000) == every
+    assert await sources(filter={"year": {"$gt": 2024}}) == ["Leave is 30 days from 2025 on."]
+    assert await sources(score_threshold=1) == await sources(filter={"year": 1999}) == []
 
 
 @pytest.mark.parametrize(
