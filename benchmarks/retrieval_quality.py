@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,8 @@ DATA = Path(__file__).parents[1] / "data"
 XQUAD = Path(__file__).parents[2] / "shared" / "data" / "xquad"
 CHUNKS = 12
 """Asked for, so that five different paragraphs are among them: some paragraphs are cut in two."""
+ASKED_AT_ONCE = 16
+"""Questions that come together share passes of the embedder."""
 
 Asked = list[tuple[str, str]]
 """Questions, each with the source of its paragraph."""
@@ -57,8 +60,10 @@ def made_of(documents: list[Document], embedder: Embedder) -> Iterator[Knowledge
 
 def found(find: Find, asked: Asked) -> tuple[float, float]:
     """The shares of questions whose paragraph is the first, and among the first five different ones."""
-    every = [(list(dict.fromkeys(find(question)))[:5], wanted) for question, wanted in asked]
-    return sum(sources[:1] == [w] for sources, w in every) / len(every), sum(w in s for s, w in every) / len(every)
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
+        sources = threads.map(lambda question: list(dict.fromkeys(find(question)))[:5], [q for q, _ in asked])
+        every = [(some, wanted) for some, (_, wanted) in zip(sources, asked, strict=True)]
+    return sum(s[:1] == [w] for s, w in every) / len(every), sum(w in s for s, w in every) / len(every)
 
 
 def ways(knowledge_base: KnowledgeBase, embedder: Embedder, reranker: Reranker | None) -> dict[str, Find]:
