@@ -22,9 +22,8 @@ import numpy
 from benchmarks.retrieval_base import PARTS, Vectors, filled
 from ingest.metadata import where as chroma_where
 from ingest.store import KnowledgeBase
+from rag.retriever import LEAST_DEPTH, HybridRetriever, Scores
 
-CANDIDATES = 40
-"""Of each leg, as many as the retriever asks for."""
 PASSAGES = 5
 QUESTIONS = 200
 AT_ONCE = (1, 8, 32)
@@ -44,22 +43,11 @@ class Question:
     where: Filter | None
 
 
-async def hybrid(knowledge_base: KnowledgeBase, question: Question) -> int:
-    """What `rag.retriever` asks of the knowledge base, in its order; how many passages there are."""
-    dense, lexical = await asyncio.gather(
-        asyncio.to_thread(knowledge_base.dense, question.vector, CANDIDATES, question.where),
-        asyncio.to_thread(knowledge_base.lexical, question.text, CANDIDATES, question.where),
-    )
-    return await asyncio.to_thread(fused, knowledge_base, question, dict(dense) | dict(lexical))
-
-
-def fused(knowledge_base: KnowledgeBase, question: Question, found: dict[str, float]) -> int:
-    """Both figures of all candidates, and the best ones' texts."""
-    ids = list(found)
-    similarities = knowledge_base.similarities(question.vector, ids)
-    coverages = knowledge_base.coverages(question.text, ids)
-    best = sorted(zip(similarities, coverages, ids, strict=True), key=lambda one: -one[0] - one[1])
-    return len(knowledge_base.chunks([id_ for *_, id_ in best[:PASSAGES]]))
+def retriever(knowledge_base: KnowledgeBase, asked: list[Question]) -> HybridRetriever:
+    """The product's, with the questions' vectors in place of an embedder."""
+    embedder: Any = knowledge_base.embedder
+    embedder.of_questions |= {question.text: question.vector for question in asked}
+    return HybridRetriever(knowledge_base=knowledge_base, embedder=embedder, k=PASSAGES)
 
 
 def questions(knowledge_base: KnowledgeBase, share: int | None, count: int, seed: int) -> list[Question]:
@@ -91,12 +79,12 @@ def a_filter(share: int | None, part: int) -> Filter | None:
 
 async def times(knowledge_base: KnowledgeBase, asked: list[Question], at_once: int) -> list[float]:
     """Milliseconds of each question, so many under way at any time."""
-    waiting, took = iter(asked), []
+    waiting, took, passages = iter(asked), [], retriever(knowledge_base, asked)
 
     async def ask() -> None:
         for question in waiting:
             began = time.perf_counter()
-            assert await hybrid(knowledge_base, question)
+            assert await passages.ainvoke(question.text, filter=question.where)
             took.append(1000 * (time.perf_counter() - began))
 
     await asyncio.gather(*(ask() for _ in range(at_once)))
@@ -106,23 +94,29 @@ async def times(knowledge_base: KnowledgeBase, asked: list[Question], at_once: i
 def stages(knowledge_base: KnowledgeBase, asked: list[Question]) -> str:
     """Medians of what a question is made of, one at a time, in milliseconds."""
 
-    def median(stage: Callable[[Question, list[str]], object], count: int = 50) -> str:
+    def dense(question: Question) -> Scores:
+        return dict(knowledge_base.dense(question.vector, LEAST_DEPTH, question.where))
+
+    def lexical(question: Question) -> Scores:
+        return dict(knowledge_base.lexical(question.text, LEAST_DEPTH, question.where))
+
+    def median(stage: Callable[[Question, Scores, Scores], object], count: int = 50) -> str:
         took = []
         for question in asked[:count]:
-            ids = [id_ for id_, _ in knowledge_base.dense(question.vector, CANDIDATES, question.where)]
+            found = dense(question), lexical(question)
             began = time.perf_counter()
-            stage(question, ids)
+            stage(question, *found)
             took.append(1000 * (time.perf_counter() - began))
         return f"{statistics.median(took):.2f}"
 
     return " | ".join(
         [
-            median(lambda question, ids: knowledge_base.dense(question.vector, CANDIDATES, question.where)),
-            median(lambda question, ids: by_chroma(knowledge_base, question), 8),
-            median(lambda question, ids: knowledge_base.lexical(question.text, CANDIDATES, question.where)),
-            median(lambda question, ids: knowledge_base.similarities(question.vector, ids)),
-            median(lambda question, ids: knowledge_base.coverages(question.text, ids)),
-            median(lambda question, ids: knowledge_base.chunks(ids[:PASSAGES])),
+            median(lambda question, *_: dense(question)),
+            median(lambda question, *_: by_chroma(knowledge_base, question), 8),
+            median(lambda question, *_: lexical(question)),
+            median(lambda question, near, good: knowledge_base.similarities(question.vector, [*(good.keys() - near)])),
+            median(lambda question, near, good: knowledge_base.coverages(question.text, [*(near | good)], good)),
+            median(lambda question, near, good: knowledge_base.chunks([*(near | good)][:PASSAGES])),
         ]
     )
 
@@ -131,7 +125,7 @@ def by_chroma(knowledge_base: KnowledgeBase, question: Question) -> object:
     """The dense leg as Chroma answers it by itself."""
     where = chroma_where(question.where)
     return knowledge_base.collection.query(
-        numpy.asarray([question.vector], dtype="float32"), n_results=CANDIDATES, where=where, include=["distances"]
+        numpy.asarray([question.vector], dtype="float32"), n_results=LEAST_DEPTH, where=where, include=["distances"]
     )
 
 
@@ -168,12 +162,10 @@ def at(share: float, took: list[float]) -> float:
 
 def measure(knowledge_base: KnowledgeBase, chunks: int) -> None:
     """The rows of one size."""
-    first = questions(knowledge_base, 1, 1, 0)[0]
-    began = time.perf_counter()
-    knowledge_base.dense(first.vector, 1, first.where)
-    knowledge_base.wait_for_memory()
-    read = time.perf_counter() - began
+    read = 0.0
     for name, share in SHARES.items():
+        if share and not read:
+            read = time_to_memory(knowledge_base)
         asyncio.run(times(knowledge_base, questions(knowledge_base, share, 20, 1), 8))
         asked = questions(knowledge_base, share, QUESTIONS, 2)
         cells = []
@@ -186,6 +178,15 @@ def measure(knowledge_base: KnowledgeBase, chunks: int) -> None:
             flush=True,
         )
     print(f"\nafter the first question with a filter all was in memory within {read:.1f} s\n")
+
+
+def time_to_memory(knowledge_base: KnowledgeBase) -> float:
+    """Seconds from the first question with a filter until all chunks are in memory."""
+    first = questions(knowledge_base, 1, 1, 0)[0]
+    began = time.perf_counter()
+    knowledge_base.dense(first.vector, 1, first.where)
+    knowledge_base.wait_for_memory()
+    return time.perf_counter() - began
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """The knowledge bases that `benchmarks.retrieval` asks: synthetic chunks with given vectors, put in by the writer."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -12,8 +13,10 @@ import numpy
 from benchmarks.lexical import DIFFERENT, mixed, texts
 from ingest.batches import in_batches
 from ingest.prepared import PreparedDocument
+from ingest.relevance import UNMEASURED
 from ingest.split import Chunk
 from ingest.store import KnowledgeBase
+from ingest.writer import Writer
 
 DIMENSION = 384
 IN_A_DOCUMENT = 50
@@ -29,7 +32,10 @@ BATCH = 1000
 
 
 class GivenVectors:
-    """An embedder that is never asked: each chunk comes with its vector."""
+    """In the embedder's place: each chunk comes with its vector, and each question."""
+
+    def __init__(self) -> None:
+        self.of_questions: dict[str, list[float]] = {}
 
     max_tokens = 10**9
     fingerprint: Mapping[str, str] = {"model": "given vectors", "revision": "1"}
@@ -41,7 +47,7 @@ class GivenVectors:
         raise NotImplementedError
 
     def embed_query(self, text: str) -> list[float]:
-        raise NotImplementedError
+        return self.of_questions[text]
 
 
 class Vectors:
@@ -75,18 +81,25 @@ def filled(folder: Path, chunks: int) -> KnowledgeBase:
     """A knowledge base of so many chunks below `folder`; one that is there is used, or filled further."""
     knowledge_base = KnowledgeBase.open(folder / str(chunks), "synthetic", GivenVectors(), create=True)  # type: ignore[arg-type]
     there = knowledge_base.count()[1]
+    if there == chunks:
+        return knowledge_base
     vectors, chance = Vectors(), random.Random(0)
     documents = ((document, vectors.of_document(IN_A_DOCUMENT)) for document in _documents(chunks, chance))
-    for batch in in_batches(islice(documents, there // IN_A_DOCUMENT, None), BATCH // IN_A_DOCUMENT):
-        with knowledge_base.writing() as writer:
-            places = [(document, index) for document, _ in batch for index in range(IN_A_DOCUMENT)]
-            rows = [row for _, of_document in batch for row in of_document]
-            writer.add(
-                places, {document.stored_chunk(i).digest: row for (document, i), row in zip(places, rows, strict=True)}
-            )
-            for document, _ in batch:
-                writer.commit(document)
+    # Weights that are measured would be those of synthetic sentences, whose vectors nobody has made.
+    knowledge_base.journal.note_relevance(replace(UNMEASURED, chunks=chunks))
+    with knowledge_base.writing() as writer:
+        for batch in in_batches(islice(documents, there // IN_A_DOCUMENT, None), BATCH // IN_A_DOCUMENT):
+            _add(writer, batch)
     return knowledge_base
+
+
+def _add(writer: Writer, batch: Sequence[tuple[PreparedDocument, numpy.ndarray]]) -> None:
+    places = [(document, index) for document, _ in batch for index in range(IN_A_DOCUMENT)]
+    rows = [row for _, of_document in batch for row in of_document]
+    vectors = {document.stored_chunk(at).digest: row for (document, at), row in zip(places, rows, strict=True)}
+    writer.add(places, vectors)
+    for document, _ in batch:
+        writer.commit(document)
 
 
 def _documents(chunks: int, chance: random.Random) -> Iterator[PreparedDocument]:

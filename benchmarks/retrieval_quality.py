@@ -10,7 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from langchain_core.documents import Document
@@ -28,6 +30,8 @@ DATA = Path(__file__).parents[1] / "data"
 XQUAD = Path(__file__).parents[2] / "shared" / "data" / "xquad"
 CHUNKS = 12
 """Asked for, so that five different paragraphs are among them: some paragraphs are cut in two."""
+ASKED_AT_ONCE = 16
+"""Questions that come together share passes of the embedder."""
 
 Asked = list[tuple[str, str]]
 """Questions, each with the source of its paragraph."""
@@ -56,8 +60,10 @@ def made_of(documents: list[Document], embedder: Embedder) -> Iterator[Knowledge
 
 def found(find: Find, asked: Asked) -> tuple[float, float]:
     """The shares of questions whose paragraph is the first, and among the first five different ones."""
-    every = [(list(dict.fromkeys(find(question)))[:5], wanted) for question, wanted in asked]
-    return sum(sources[:1] == [w] for sources, w in every) / len(every), sum(w in s for s, w in every) / len(every)
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
+        sources = threads.map(lambda question: list(dict.fromkeys(find(question)))[:5], [q for q, _ in asked])
+        every = [(some, wanted) for some, (_, wanted) in zip(sources, asked, strict=True)]
+    return sum(s[:1] == [w] for s, w in every) / len(every), sum(w in s for s, w in every) / len(every)
 
 
 def ways(knowledge_base: KnowledgeBase, embedder: Embedder, reranker: Reranker | None) -> dict[str, Find]:
@@ -66,9 +72,11 @@ def ways(knowledge_base: KnowledgeBase, embedder: Embedder, reranker: Reranker |
     def named(ids: Iterable[str]) -> list[str]:
         return [chunk.metadata["source"] for chunk in knowledge_base.chunks(list(ids))]
 
+    @cache
     def dense(question: str) -> list[str]:
         return [id_ for id_, _ in knowledge_base.dense(embedder.embed_query(question), 4 * CHUNKS)]
 
+    @cache
     def lexical(question: str) -> list[str]:
         return [id_ for id_, _ in knowledge_base.lexical(question, 4 * CHUNKS)]
 

@@ -5,19 +5,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from ingest import rows
+from ingest.about import About
 from ingest.batches import in_batches
 from ingest.collection import lexical_path
 from ingest.lexical import DamagedIndex, LexicalIndex, Mark
-from ingest.relevance import Relevance
 from ingest.rows import Failure, StoredChunk, StoredDocument
-from ingest.sqlite_file import SQLiteFile
 from ingest.terms import terms
 
 INDEXED = 10_000
 """Chunks that the lexical index takes in one commit at most; their terms take about 15 MB of memory."""
 
 
-class Journal(SQLiteFile):
+class Journal(About):
     """One SQLite file in WAL mode; every method may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
@@ -28,37 +27,6 @@ class Journal(SQLiteFile):
         """Close the file and the lexical index."""
         super().close()
         self._lexical.close()
-
-    def generation(self) -> int:
-        """The number of changes so far."""
-        return self._rows("SELECT number FROM generation")[0][0]
-
-    def live(self) -> str | None:
-        """The Chroma collection that answers; None when the knowledge base is deleted or not yet made."""
-        return self._about("live")
-
-    def last_run(self) -> str | None:
-        """When it was last written, ISO 8601."""
-        return self._about("last_run")
-
-    def session(self) -> int:
-        """The number that the last writer left here and in Chroma, -1 for none: restored, one of them has another."""
-        return int(self._about("session") or -1)
-
-    def note_session(self, number: int) -> None:
-        """Note that number; changes are counted on from there at least."""
-        with self._transaction(changing=False) as connection:
-            connection.execute("INSERT OR REPLACE INTO about VALUES ('session', ?)", (number,))
-            connection.execute("UPDATE generation SET number = max(number, ?)", (number,))
-
-    def unwritten(self) -> int:
-        """How many rows were put into Chroma, or taken out, since its index files were written."""
-        return int(self._about("unwritten") or 0)
-
-    def note_written(self, since: int) -> None:
-        """Note that Chroma's index files were written, and that so many rows at most have come since."""
-        with self._transaction(changing=False) as connection:
-            connection.execute("INSERT OR REPLACE INTO about VALUES ('unwritten', ?)", (since,))
 
     def switch(self, live: str | None, *, empty: bool = False) -> None:
         """From now on another collection answers, with the same chunks or, `empty`, with none."""
@@ -73,11 +41,6 @@ class Journal(SQLiteFile):
                 rows.note_indexed(connection, str(mark))
         if mark:
             self._lexical.sweep(mark)
-
-    def note_run(self, when: str) -> None:
-        """Note when a run ended; not a change that a reader must see."""
-        with self._transaction(changing=False) as connection:
-            connection.execute("INSERT OR REPLACE INTO about VALUES ('last_run', ?)", (when,))
 
     def documents(self) -> list[StoredDocument]:
         """All documents, by source."""
@@ -130,15 +93,6 @@ class Journal(SQLiteFile):
     def term_weights(self, query: str) -> dict[str, float]:
         """See `LexicalIndex.weights`."""
         return self._lexical.weights(self._mark(), query)
-
-    def relevance(self) -> Relevance:
-        """What was measured last of how each leg finds these chunks."""
-        return Relevance.from_json(self._about("relevance"))
-
-    def note_relevance(self, measured: Relevance) -> None:
-        """Keep it for those who search."""
-        with self._transaction(changing=False) as connection:
-            connection.execute("INSERT OR REPLACE INTO about VALUES ('relevance', ?)", (measured.to_json(),))
 
     def lexical_is_behind(self) -> bool:
         """Whether the lexical index is missing, broken, of other terms than today's, or not of all chunks."""

@@ -113,7 +113,8 @@ class LexicalIndex:
         if not wanted or not ids:
             return {}
         with _damage_named(self.folder / mark.name):
-            return dict(self._at(mark).search(wanted, len(ids), among=ids))
+            found = self._at(mark).search(wanted, len(ids), among=ids)
+        return {id_: round(score, SCORE_DIGITS) for id_, score in found}
 
     def weights(self, mark: Mark, query: str) -> dict[str, float]:
         """The inverse document frequency of each of the query's terms, as BM25 has it. Raises DamagedIndex."""

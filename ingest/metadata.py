@@ -64,6 +64,14 @@ def where(conditions: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return each[0] if len(each) == 1 else {"$and": each} if each else None
 
 
+def check_where(conditions: Mapping[str, Any] | None) -> None:
+    """Raises ValueError where a search with these conditions would."""
+    from chromadb.api.types import validate_where
+
+    if meeting := where(conditions):
+        validate_where(meeting)
+
+
 def with_place(document: Document, source: str | None) -> Document:
     """The chunk with all that a citation needs; one that was added without a file may lack it: it is its own text."""
     about = document.metadata

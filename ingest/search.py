@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from operator import methodcaller
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.documents import Document
@@ -32,6 +33,7 @@ DEEPER = 2
 """So many times as many candidates are looked at as would hold enough that meet a filter, were they spread evenly."""
 LISTED = 500
 """Chunks whose ids are put into the lexical question; for more it takes less time to look at more candidates."""
+NONE_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 Result = TypeVar("Result")
 
@@ -97,14 +99,15 @@ class Searching(LangChainVectorStore):
         depth = int(DEEPER * k * allowed.one_in)
         return self._ask_lexical(lambda journal: journal.search(query, k, meets=allowed.of, depth=depth))
 
-    def coverages(self, query: str, ids: list[str]) -> list[float]:
+    def coverages(self, query: str, ids: list[str], known: Mapping[str, float] = NONE_KNOWN) -> list[float]:
         """How much of the query's terms each chunk holds, weighed by rarity: in [0, 2.2), 1 where it holds each once.
 
-        It is the chunk's BM25 score over that of a chunk of mean length that does.
+        It is the chunk's BM25 score over that of a chunk of mean length that does. `known`: what `lexical` has found.
         """
-        weights = self.term_weights(query)
-        scores = self._ask_lexical(lambda journal: journal.lexical_scores(query, ids))
-        return [scores.get(id_, 0.0) / (sum(weights.values()) or 1) for id_ in ids]
+        whole = sum(self.term_weights(query).values()) or 1
+        rest = [id_ for id_ in ids if id_ not in known]
+        scores = {**known, **self._ask_lexical(lambda journal: journal.lexical_scores(query, rest))}
+        return [scores.get(id_, 0.0) / whole for id_ in ids]
 
     def relevance(self) -> Relevance:
         """How far each leg is to be trusted here."""

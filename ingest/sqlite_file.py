@@ -58,10 +58,6 @@ class SQLiteFile:
                     self._writer.execute("ROLLBACK")
                 raise
 
-    def _about(self, name: str) -> str | None:
-        found = self._rows("SELECT value FROM about WHERE name = ?", (name,))
-        return found[0][0] if found else None
-
     def _rows(self, query: str, values: Iterable = ()) -> list[tuple]:
         with self._reading:
             return self._reader.execute(query, tuple(values)).fetchall()

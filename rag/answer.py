@@ -41,6 +41,8 @@ class Question:
     """What the search is limited to, such as the knowledge base's name: conversations in two scopes do not mix."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Keywords of the chat model's call, such as temperature or max_tokens; the profile's where absent."""
+    search: dict[str, Any] = field(default_factory=dict)
+    """Keywords of the retriever's call: k, score_threshold, filter; its own where absent."""
     grounding: Mode | None = None
     """How strictly the answer keeps to the documents; None: as the options say."""
 
@@ -100,12 +102,15 @@ async def answer(
     clock = _Clock()
     texts = await searches(question.text, question.history, chat=chat, profile=profile)
     clock.lap("condense")
-    searched, passages = await search(texts, retriever)
+    searched, passages = await search(texts, retriever, **question.search)
     clock.lap("retrieve")
     conversation = conversations.recall(question.history, scope=question.scope)
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
-    if mode == "strict" and (fixed := reply_without_model(question.text, searched, passages, options)):
+    nothing_found = mode == "balanced" and not passages and not question.history
+    if (mode == "strict" or nothing_found) and (
+        fixed := reply_without_model(question.text, searched, passages, options)
+    ):
         yield Sources(searched, texts, passages, unsent(passages, conversation))
         yield Token(fixed)
         yield _done(Citing({}), _Reply(), clock, mode, instead=fixed)

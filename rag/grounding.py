@@ -3,7 +3,7 @@
 | mode | no passage reaches the bar | sentences without evidence | `grounded` is true when |
 |---|---|---|---|
 | `strict` | fixed refusal, no model call | cut (or flagged); nothing left: refusal | all that it states is supported |
-| `balanced` | the model is told to say so | flagged | at least half of it is |
+| `balanced` | the model is told to say so; nothing found, no earlier turn: refusal | flagged | at least half of it is |
 | `open` | the model may answer from what it knows | flagged | anything of it is |
 
 "Of it" is by words and numbers. A refusal and an answer that states nothing are not grounded.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -23,6 +24,8 @@ DEPTH, LEAST_DEPTH = 4, 40
 """Candidates of each leg for one passage wanted, and at least: what one leg ranks low may be lifted by the other."""
 DEEPEST = 1000
 """Candidates of each leg at most, where those before them said nearly the same."""
+SPARE = 2
+"""Of so many times as many candidates as are wanted the scores are exact, as some may say nearly the same."""
 SCORE_DIGITS = 4
 
 Filter = Mapping[str, Any]
@@ -130,7 +133,7 @@ class HybridRetriever(BaseRetriever):
         wanted, depth = self._wanted(search), self._depth(search)
         least = 0.0 if self.reranker else search.threshold
         while True:
-            scores = self._scores(search.query, vector, [*(dense | lexical)])
+            scores = self._scores(search, vector, dense, lexical)
             good = {id_: score for id_, score in scores.items() if round(score, SCORE_DIGITS) >= least}
             found = self._different(good, wanted)
             has_more = len(good) == len(scores) and max(len(dense), len(lexical)) >= depth
@@ -140,11 +143,22 @@ class HybridRetriever(BaseRetriever):
             dense = dict(self.knowledge_base.dense(vector, depth, search.filter))
             lexical = self._lexical(search, depth)
 
-    def _scores(self, query: str, vector: list[float], ids: list[str]) -> Scores:
-        similarities = self.knowledge_base.similarities(vector, ids)
-        coverages = self.knowledge_base.coverages(query, ids)
-        weights = self.knowledge_base.relevance().for_question(query, self.embedder)
-        return dict(zip(ids, map(weights.relevance, similarities, coverages), strict=True))
+    def _scores(self, search: _Search, vector: list[float], dense: Scores, lexical: Scores) -> Scores:
+        """Of what the legs have found, without what cannot be among the best.
+
+        A chunk that only the lexical leg has found is no nearer to the question than the last of the dense leg's. One
+        whose score would not do even there is left out before its vector is read, which takes longer than all else.
+        """
+        ids = [*(dense | lexical)]
+        coverages = dict(zip(ids, self.knowledge_base.coverages(search.query, ids, lexical), strict=True))
+        weights = self.knowledge_base.relevance().for_question(search.query, self.embedder)
+        scores = {id_: weights.relevance(similarity, coverages[id_]) for id_, similarity in dense.items()}
+        best = nlargest(SPARE * self._wanted(search), scores.values())
+        least = best[-1] if len(best) == SPARE * self._wanted(search) else 0.0
+        farthest = min(dense.values(), default=1.0)
+        rest = [id_ for id_ in lexical if id_ not in dense and weights.relevance(farthest, coverages[id_]) >= least]
+        similarities = self.knowledge_base.similarities(vector, rest)
+        return scores | {id_: weights.relevance(s, coverages[id_]) for id_, s in zip(rest, similarities, strict=True)}
 
     def _different(self, scores: Scores, wanted: int) -> list[Candidate]:
         """The best, best first, without those that say nearly the same as a better one."""

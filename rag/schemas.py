@@ -7,6 +7,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ingest.metadata import check_where
 from rag.answer import Done, Event, Question, Sources, Token
 from rag.grounding import Mode
 
@@ -21,6 +22,13 @@ def _whole_characters(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_whole_characters)]
 """JSON can spell halves of characters, such as "\\ud800", which no tokenizer takes."""
+
+MOST_PASSAGES = 1000
+
+
+def _readable(conditions: dict[str, Any]) -> dict[str, Any]:
+    check_where(conditions)
+    return conditions
 
 
 class Turn(BaseModel):
@@ -47,12 +55,16 @@ class AskRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     temperature: float | None = Field(None, ge=0, le=2)
     grounding: Mode | None = None
+    k: int | None = Field(None, ge=1, le=MOST_PASSAGES)
+    score_threshold: float | None = Field(None, ge=0, le=1)
+    filter: Annotated[dict[str, Any], AfterValidator(_readable)] | None = None
 
     def as_question(self) -> Question:
         """What is asked, as the turn takes it."""
         sampling = self.model_dump(include={"max_tokens", "temperature"}, exclude_none=True)
+        search = self.model_dump(include={"k", "score_threshold", "filter"}, exclude_none=True)
         history = [turn.as_message() for turn in self.history]
-        return Question(self.question, history, sampling=sampling, grounding=self.grounding)
+        return Question(self.question, history, sampling=sampling, search=search, grounding=self.grounding)
 
 
 def event_name(event: Event) -> str:

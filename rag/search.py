@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -9,13 +11,14 @@ from langchain_core.retrievers import BaseRetriever
 from rag.conversation import identity
 
 
-async def search(texts: Sequence[str], retriever: BaseRetriever) -> tuple[str, list[Document]]:
+async def search(texts: Sequence[str], retriever: BaseRetriever, **keywords: Any) -> tuple[str, list[Document]]:
     """The text that brought the best passage, and the best passages of all, as many as one search gives.
 
     A passage counts with its best score: the retriever's are comparable between questions. Those of a retriever without
-    scores are taken in turns: the first of each text, then the second. Raises what the retriever raises.
+    scores are taken in turns: the first of each text, then the second. `keywords` are those of the retriever's call.
+    Raises what the retriever raises.
     """
-    found = await asyncio.gather(*map(retriever.ainvoke, texts))
+    found = await asyncio.gather(*map(partial(retriever.ainvoke, **keywords), texts))
     ranked = sorted(
         ((_order(document, rank), at, document) for at, some in enumerate(found) for rank, document in enumerate(some)),
         key=lambda entry: entry[:2],

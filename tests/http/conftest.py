@@ -26,16 +26,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 LEAVE = "# Leave\n\nFull-time employees receive 25 days of annual leave per year.\n\n# 病假\n\n员工每年有十八天病假。\n"
+THREE = ["Leave is 25 days.", "Leave is 30 days from 2025 on.", "病假为七天。"]
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the knowledge bases `default` and `空` (empty)."""
+    """A store with the knowledge bases `default`, `three` (texts) and `空` (empty)."""
     folder, path = tmp_path_factory.mktemp("documents"), tmp_path_factory.mktemp("store")
     (folder / "leave.md").write_text(LEAVE, encoding="utf-8")
     knowledge_base = KnowledgeBase.open(path, "default", WordCountEmbedder(), create=True)
     ingest(folder, knowledge_base, IngestOptions(workers=0))
     knowledge_base.close()
+    three = KnowledgeBase.open(path, "three", WordCountEmbedder(), create=True)
+    three.add_texts(THREE, [{"year": 2024}, {"year": 2025}, {}])
+    three.close()
     KnowledgeBase.open(path, "空", WordCountEmbedder(), create=True).close()
     return path
 

@@ -243,3 +243,55 @@ async def test_a_long_conversation_loses_its_oldest_turns_and_is_answered(
     assert got[-1][0] == "done"
     assert got[0][1]["prompt_tokens"] == len(engine.submitted[-1].prompt_ids) <= engine.max_model_len - 8
     assert got[0][1]["dropped_turns"] > 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_k_threshold_and_filter_of_a_request_hold(client: httpx.AsyncClient, stream: bool) -> None:
+    async def sources(**more: Any) -> list[str]:
+        body = {"question": "Leave is 25 days.", "stream": stream} | more
+        # The first filter of a process loads torch.
+        async with client.stream("POST", "/v1/knowledge-bases/three/ask", json=body, timeout=60) as response:
+            whole = [json.loads(data) async for _, data in events(response)] if stream else [await response.aread()]
+        return [one["text"] for one in (whole[0] if stream else json.loads(whole[0]))["sources"]]
+
+    every = await sources()
+    assert len(every) == 3
+    assert await sources(k=1) == every[:1] == ["Leave is 25 days."]
+    assert await sources(k=1000) == every
+    assert await sources(filter={"year": {"$gt": 2024}}) == ["Leave is 30 days from 2025 on."]
+    assert await sources(question="zyzzyva", score_threshold=1) == await sources(filter={"year": 1999}) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "refusal"), [("How many days?", "The documents do not"), ("有几天？", "文档中没有")]
+)
+@pytest.mark.parametrize("mode", ["strict", "balanced"])
+async def test_an_answer_to_nothing_found_says_so(
+    client: httpx.AsyncClient, engine: ScriptedEngine, question: str, refusal: str, mode: str
+) -> None:
+    asked = {"question": question, "score_threshold": 1, "grounding": mode, "stream": False}
+    whole = (await client.post(ASK, json=asked)).json()
+    assert whole["sources"] == whole["citations"] == []
+    assert whole["answer"].startswith(refusal) and whole["finish_reason"] == "refusal"
+    assert engine.submitted == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"k": 1001},
+        {"score_threshold": 1.5},
+        {"score_threshold": -0.1},
+        {"filter": {"year": {"$foo": 1}}},
+        {"filter": {"$or": []}},
+        {"filter": {"year": {}}},
+        {"filter": {"year": None}},
+        {"filter": "leave.md"},
+    ],
+    ids=str,
+)
+async def test_a_search_that_cannot_be_meant_is_a_bad_request(client: httpx.AsyncClient, wrong: dict[str, Any]) -> None:
+    answered = await client.post(ASK, json=QUESTION | wrong)
+    assert 400 <= answered.status_code < 500
+    assert next(iter(wrong)) in str(answered.json()["error"])

@@ -19,4 +19,4 @@ async def test_the_page_loads_nothing_from_elsewhere(client: httpx.AsyncClient) 
 
 async def test_the_knowledge_bases_are_listed(client: httpx.AsyncClient) -> None:
     listed = (await client.get("/v1/knowledge-bases")).json()["knowledge_bases"]
-    assert [(kb["name"], kb["documents"]) for kb in listed] == [("default", 1), ("空", 0)]
+    assert [(kb["name"], kb["documents"]) for kb in listed] == [("default", 1), ("three", 3), ("空", 0)]

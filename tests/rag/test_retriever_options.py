@@ -175,7 +175,7 @@ def test_texts_that_say_nearly_the_same_are_told_from_others(one: str, two: str,
         assert seen.take(second) is not same
 
 
-@pytest.mark.parametrize(("copied", "question"), [(SENTENCE, "warranty of the probe"), (SATZ, "探头的保修，病假")])
+@pytest.mark.parametrize(("copied", "question"), [(SENTENCE, "warranty of the probe"), (SATZ, "探头的保修")])
 async def test_copies_take_one_place_however_many_there_are(make: Make, copied: str, question: str) -> None:
     copies = [(f"{copied}{ending}", {}) for ending in "!?。." * 60]
     retriever = make([*copies, *RULES], k=2)
