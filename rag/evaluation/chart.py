@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 """Okabe and Ito 2008: told apart by colour-blind eyes too."""
-LEFT_OUT = re.compile(r".*ndcg@\d+|grounding_score|errors")
+LEFT_OUT = re.compile(r".*ndcg|grounding_score|errors")
 OWN_FONT = "DejaVu Sans"
 """It comes with matplotlib, and has no Chinese, Japanese or Korean characters."""
 LONGEST = 70
@@ -51,7 +51,7 @@ def draw(runs: Sequence[Run], title: str, file: Path) -> list[str]:
         picture = Figure(figsize=(12, inches), layout="constrained")
         shares, seconds = picture.subplots(1, 2, width_ratios=[2.2, 1])
         bars = _shares(shares, runs, rows)
-        _seconds(seconds, runs)
+        _seconds(seconds, runs, len(rows))
         picture.legend(bars, names, loc="outside lower center", ncols=min(len(runs), 3), frameon=False)
         picture.suptitle(_drawable(title, fonts) or "groundwell eval")
         picture.savefig(file, dpi=120)
@@ -81,8 +81,8 @@ def _shares(axes: "Axes", runs: Sequence[Run], rows: Sequence[str]) -> list[Any]
     return bars
 
 
-def _seconds(axes: "Axes", runs: Sequence[Run]) -> None:
-    """Bars as long as half of the turns took, with a line up to what 19 in 20 took."""
+def _seconds(axes: "Axes", runs: Sequence[Run], least: int) -> None:
+    """Bars as long as half of the turns took, with a line up to what 19 in 20 took; room for `least` rows of them."""
     stages = [stage for stage in STAGES if any(stage in latencies(run.records) for run in runs)]
     longest = 0.0
     for number, run in enumerate(runs):
@@ -94,6 +94,7 @@ def _seconds(axes: "Axes", runs: Sequence[Run]) -> None:
         places = [_place(stages.index(stage), number, len(runs)) for stage in shown]
         _bars(axes, places, values, beyond, number, [f"{value:.3g} s" for value in values], len(runs))
     _label(axes, [STAGES[stage] for stage in stages], "seconds: p50, line to p95")
+    axes.set_ylim(max(least, len(stages)) - 0.5, -0.5)
     axes.set_xlim(0, (longest or 1) * 1.25)
 
 

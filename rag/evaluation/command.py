@@ -168,11 +168,9 @@ def _print(given: argparse.Namespace, cases: Sequence["Case"], runs: Sequence["R
     beside = [run for run in old if run.name in shown]
     say(_title(given, cases), "", *tables([*beside, *runs]))
     for other, run in _pairs(runs, old):
-        from rag.evaluation.comparison import differences
-
-        say(*compared(other.name, run.name, differences(other, run)))
-    for run in runs if given.failures else []:
-        say("", *([f"{run.name}"] if len(runs) > 1 else []), *failures(run.records, given.failures))
+        say("", *compared(other, run))
+    if given.failures:
+        say("", *failures(runs, given.failures))
 
 
 def _pairs(runs: Sequence["Run"], old: Sequence["Run"]) -> list[tuple["Run", "Run"]]:

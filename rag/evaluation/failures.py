@@ -3,22 +3,37 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from rag.evaluation.figures import Run
 from rag.evaluation.judging import Record
 
 LONGEST = 160
 """Characters of an answer that are shown."""
 
 
-def failures(records: Sequence[Record], most: int) -> list[str]:
-    """Lines for the first `most` questions that went wrong, and how many more there are."""
-    wrong = [(record, reasons) for record in records if (reasons := list(_reasons(record)))]
+def failures(runs: Sequence[Run], most: int) -> list[str]:
+    """Lines for the first `most` questions that went wrong in any of the runs, and how many more there are."""
+    wrong = [(records[0], reasons) for records in _by_question(runs) if (reasons := _told(runs, records))]
     lines = []
     for record, reasons in wrong[:most]:
         name = f"{record.key}: " if record.key != record.question else ""
         lines += [f"  {name}{_cut(record.question)}", *(f"      {reason}" for reason in reasons)]
     if more := len(wrong) - min(most, len(wrong)):
         lines.append(f"  … and {more} more: --failures {len(wrong)} shows all, --json FILE writes every question")
-    return [f"went wrong: {len(wrong)} of {len(records)} questions", *lines]
+    where = " in some run" if len(runs) > 1 else ""
+    return [f"went wrong{where}: {len(wrong)} of {len(runs[0].records)} questions", *lines]
+
+
+def _by_question(runs: Sequence[Run]) -> Iterator[tuple[Record, ...]]:
+    return zip(*(run.records for run in runs), strict=True)
+
+
+def _told(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
+    """The reasons, each with the runs that have it where these are not all."""
+    where: dict[str, list[str]] = {}
+    for run, record in zip(runs, records, strict=True):
+        for reason in _reasons(record):
+            where.setdefault(reason, []).append(run.name)
+    return [reason if len(names) == len(runs) else f"[{'; '.join(names)}] {reason}" for reason, names in where.items()]
 
 
 def _reasons(record: Record) -> Iterator[str]:
@@ -40,20 +55,12 @@ def _reasons(record: Record) -> Iterator[str]:
         yield f"citations: {', '.join(dict.fromkeys(_place(one['file'], one['page']) for one in record.citations))}"
     if counts.get("refused_or_flagged") == 0:
         yield f"no document answers it, and it was answered: “{_cut(record.answer or '')}”"
-    if record.answer is None and counts.get("above_bar") == 0:
-        yield f"below the bar: strict mode would refuse it (best score {_best(record)})"
-    if record.answer is None and counts.get("below_bar") == 0:
-        yield f"no document answers it, and it is above the bar (best score {_best(record)})"
 
 
 def _among(counts: dict[str, float], name: str) -> bool:
     """Whether what is expected was found at all; True where nothing is."""
     shares = [right for figure, right in counts.items() if re.fullmatch(rf"{name}@\d+", figure)]
     return max(shares, default=1.0) > 0
-
-
-def _best(record: Record) -> float:
-    return max((one["score"] or 0.0 for one in record.found), default=0.0)
 
 
 def _wanted(record: Record) -> str:

@@ -22,7 +22,7 @@ def ranked(hits: Hits, k: int) -> list[dict[str, tuple[float, float]]]:
     from ir_measures import RR, R, iter_calc, nDCG
 
     names: dict[Any, str] = {R @ cutoff: f"recall@{cutoff}" for cutoff in cutoffs(k)}
-    names |= {RR @ k: "mrr", nDCG @ k: f"ndcg@{k}"}
+    names |= {RR @ k: "mrr", nDCG @ k: "ndcg"}
     asked = {str(number): some for number, some in enumerate(hits) if some is not None}
     counts: list[dict[str, tuple[float, float]]] = [{} for _ in hits]
     if not asked:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 
-from ingest.collection import is_there, journal_path
+from ingest.collection import journal_path
 from ingest.command import CommandRefused
 from ingest.embedder import EmbedderLike
 from ingest.journal import Journal
 from ingest.knowledge_bases import EmbedderMismatch, UnknownKnowledgeBase, unknown
+from ingest.recovery import is_there
 from ingest.settings import StoreOptions
 from llm.engine import Engine
 from llm.models import ModelNotFound

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from rag.evaluation.comparison import Difference
+from rag.evaluation.comparison import Difference, common, differences
 from rag.evaluation.figures import MEANS, STAGES, Figure, Run, figures, in_order, label, latencies
 from rag.evaluation.judging import Record
 
@@ -59,19 +59,16 @@ def _latency_rows(wanted: Sequence[Sequence[Record]]) -> list[list[str]]:
     return rows
 
 
-def compared(old: str, new: str, found: Sequence[Difference]) -> list[str]:
-    """What has changed, with interval and p; what has not, in a line."""
-    questions = max((one.questions for one in found), default=0)
-    lines = ["", f"{new} compared with {old}, on the {questions} questions that both were asked"]
+def compared(old: Run, new: Run) -> list[str]:
+    """What has changed, with interval and p; of what has not, how much."""
+    found = differences(old, new)
+    lines = [f"{new.name} compared with {old.name}, on the {common(old, new)} questions that both were asked"]
     changed = [one for one in found if one.changed]
     if changed:
         rows = [["", "old", "new", "difference", "95 % interval", "p", ""], *map(_difference_row, changed)]
         lines += _aligned(rows)
-    same = [f"{label(one.name)[0]}: {label(one.name)[1]}" for one in found if not one.changed]
-    if not changed:
-        lines += [f"  no question counts differently in any of {len(same)} figures"]
-    elif same:
-        lines += [f"  unchanged, question by question: {len(same)} of {len(found)} figures"]
+    if same := len(found) - len(changed):
+        lines.append(f"  no question counts otherwise in {same} of {len(found)} figures")
     return lines
 
 
