@@ -12,7 +12,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
@@ -28,7 +27,14 @@ LIKE = 0.82
 """Likeness from which an unknown field is taken for a known one, mistyped."""
 EXPECTED = ("file", "page", "quote", "pattern", "answer")
 
-Words = Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1)]
+
+def _stripped(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty: give it words, or null")
+    return text.strip()
+
+
+Words = Annotated[Text, AfterValidator(_stripped)]
 
 
 class BadQuestions(CommandRefused):
@@ -133,7 +139,7 @@ def _case(line: bytes) -> Case:
     if not isinstance(read, dict):
         raise ValueError('not an object: each line is one, as {"question": "…", "file": "…"}')
     try:
-        return Case(**read)
+        return Case.model_validate(read)
     except ValidationError as error:
         raise ValueError("; ".join(_plainly(one) for one in error.errors())) from error
 
@@ -149,8 +155,6 @@ def _plainly(error: Any) -> str:
     place = ".".join(map(str, error["loc"]))
     if error["type"] == "missing":
         return f"has no `{place}`: add it"
-    if error["type"] == "string_too_short":
-        return f"{place} is empty: give it words, or null"
     return ": ".join(filter(None, [place, error["msg"].removeprefix("Value error, ")]))
 
 

@@ -1,5 +1,6 @@
 """A knowledge base in two languages on disk, questions for it, and the command on scripted models."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -90,7 +91,7 @@ def run(
 
     @asynccontextmanager
     async def started(options: Any) -> AsyncIterator[ScriptedEngine]:
-        assert engine.loop
+        engine.loop = asyncio.get_running_loop()  # each run has one of its own
         yield engine
 
     monkeypatch.setattr("llm.embeddings.Embedder", lambda options: WordCountEmbedder())

@@ -79,7 +79,9 @@ def test_figures_come_in_the_order_of_the_table_and_all_have_a_label() -> None:
 
 
 def test_latency_is_told_by_percentiles_of_the_turns_that_went_through_a_stage() -> None:
-    records = [record(n, {"total": float(n), "condense": 0.0}) for n in range(101)] + [record("late", {"retrieve": 3.0})]
+    records = [record(n, {"total": float(n), "condense": 0.0}) for n in range(101)] + [
+        record("late", {"retrieve": 3.0})
+    ]
     found = latencies(records)
     assert (found["total"].p50, found["total"].p95, found["total"].turns) == (50, 95, 101)
     assert found["retrieve"].p95 == 3
