@@ -52,7 +52,8 @@ def _reasons(record: Record) -> Iterator[str]:
     elif counts.get("answer_right") == 0:
         yield f"answer: expected {_wanted(record)}, got “{_cut(record.answer or '')}”"
     if record.citations and counts.get("citation_recall") == 0:
-        yield f"citations: {', '.join(dict.fromkeys(_place(one['file'], one['page']) for one in record.citations))}"
+        first = record.citations[0]
+        yield f"citations: none of the right place; {_place(first['file'], first['page'])}: “{_cut(first['quote'])}”"
     if counts.get("refused_or_flagged") == 0:
         yield f"no document answers it, and it was answered: “{_cut(record.answer or '')}”"
 

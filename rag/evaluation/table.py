@@ -65,7 +65,7 @@ def compared(old: Run, new: Run) -> list[str]:
     lines = [f"{new.name} compared with {old.name}, on the {common(old, new)} questions that both were asked"]
     changed = [one for one in found if one.changed]
     if changed:
-        rows = [["", "old", "new", "difference", "95 % interval", "p", ""], *map(_difference_row, changed)]
+        rows = [["", "questions", "old", "new", "difference", "95 % interval", "p", ""], *map(_difference_row, changed)]
         lines += _aligned(rows)
     if same := len(found) - len(changed):
         lines.append(f"  no question counts otherwise in {same} of {len(found)} figures")
@@ -76,7 +76,17 @@ def _difference_row(one: Difference) -> list[str]:
     group, text = label(one.name)
     ends = f"{one.low:+.3f} … {one.high:+.3f}"
     p = "<0.001" if one.p < 0.001 else f"{one.p:.3f}"
-    return [f"  {group}: {text}", f"{one.old:.3f}", f"{one.new:.3f}", f"{one.new - one.old:+.3f}", ends, p, one.verdict]
+    questions = str(one.questions)
+    return [
+        f"  {group}: {text}",
+        questions,
+        f"{one.old:.3f}",
+        f"{one.new:.3f}",
+        f"{one.new - one.old:+.3f}",
+        ends,
+        p,
+        one.verdict,
+    ]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
