@@ -85,8 +85,7 @@ def of_service(service: Service, retriever: HybridRetriever) -> Ask:
 
 
 def of_retriever(retriever: HybridRetriever, profile: Profile) -> Ask:
-    """Searches as a turn begins with; a profile that has follow-ups rewritten by a model is not for this."""
-    assert profile.follow_up == "join"
+    """Searches as a turn begins with. There is no model that could rewrite a follow-up."""
 
     async def ask(case: Case, number: int) -> Turn:
         history = [turn.as_message() for turn in case.history]

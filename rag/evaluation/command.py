@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ingest.command import CommandRefused, Parser, as_utf8, name
 from ingest.output import say, warn
@@ -80,12 +80,12 @@ def run(given: argparse.Namespace, settings: "Settings") -> int:
     _check_writable(given)
     cases = read_cases(given.file)
     wanted = variants(settings, given.sweep, retrieval_only=given.retrieval_only)
-    old = read_runs(given.compare) if given.compare else []
+    old = _counterparts(wanted, read_runs(given.compare), cases) if given.compare else []
     bars = _bars(given.at_least, wanted)
-    _check_counterparts(wanted, old, cases)
     runs = _evaluated(given, cases, wanted)
-    _print(given, cases, runs, old)
-    _write(given, cases, runs, old)
+    title = _title(given, cases)
+    _print(given, title, runs, old)
+    _write(given, title, runs, old)
     return max(_failed(runs), _below(runs, bars))
 
 
@@ -115,29 +115,34 @@ def _check_writable(given: argparse.Namespace) -> None:
         chart.check(given.chart)
 
 
-def _check_counterparts(wanted: Sequence["Variant"], old: Sequence["Run"], cases: Sequence["Case"]) -> None:
-    """Raise CommandRefused where a run could not be compared."""
+def _counterparts(wanted: Sequence["Variant"], old: Sequence["Run"], cases: Sequence["Case"]) -> list["Run"]:
+    """The old runs that the new ones will be compared with. Raises CommandRefused where one could not be."""
     from rag.evaluation.comparison import BadRun, counterpart
 
     asked = {case.key for case in cases}
-    for variant in wanted if old else []:
-        if not asked & {record.key for record in counterpart(variant.name, old).records}:
-            raise BadRun("the runs have no question in common: their ids (or, without ids, their words) differ")
+    found = {run.name: run for run in (counterpart(variant.name, old) for variant in wanted)}
+    if any(asked.isdisjoint(record.key for record in run.records) for run in found.values()):
+        raise BadRun("the runs have no question in common: their ids (or, without ids, their words) differ")
+    return [*found.values()]
 
 
 def _bars(at_least: Sequence[str], wanted: Sequence["Variant"]) -> dict[str, float]:
     """The figures that must be reached. Raises CommandRefused."""
     from rag.evaluation.figures import is_figure
+    from rag.evaluation.ranking import cutoffs
 
     bars = {}
     for text in at_least:
         figure, _, share = text.partition("=")
-        if not re.fullmatch(r"0*(\.\d+)?|0*1(\.0*)?|0\.\d*", share or "x") or not is_figure(figure):
+        if not (is_figure(figure) and re.fullmatch(r"\d*\.?\d+", share) and float(share) <= 1):
             raise CommandRefused(f"--at-least {text} is not FIGURE=SHARE, as recall@5=0.97: --json names all figures")
-        bars[figure] = float(share)
         cutoff = int(figure.partition("@")[2] or 0)
-        if few := [variant.name for variant in wanted if variant.settings.answer.retrieve < cutoff]:
-            raise CommandRefused(f"--at-least {text}: fewer than {cutoff} passages are asked for ({', '.join(few)})")
+        for variant in wanted if cutoff else []:
+            if cutoff not in (told := cutoffs(variant.settings.answer.retrieve)):
+                raise CommandRefused(
+                    f"--at-least {text}: {variant.name} tells recall at {', '.join(map(str, told))} only"
+                )
+        bars[figure] = float(share)
     return bars
 
 
@@ -160,13 +165,11 @@ def _failed(runs: Sequence["Run"]) -> int:
     return int(any(record.error for run in runs for record in run.records))
 
 
-def _print(given: argparse.Namespace, cases: Sequence["Case"], runs: Sequence["Run"], old: Sequence["Run"]) -> None:
+def _print(given: argparse.Namespace, title: str, runs: Sequence["Run"], old: Sequence["Run"]) -> None:
     from rag.evaluation.failures import failures
     from rag.evaluation.table import compared, tables
 
-    shown = [*dict.fromkeys(other.name for other, _ in _pairs(runs, old))] if old else []
-    beside = [run for run in old if run.name in shown]
-    say(_title(given, cases), "", *tables([*beside, *runs]))
+    say(title, "", *tables([*old, *runs]))
     for other, run in _pairs(runs, old):
         say("", *compared(other, run))
     if given.failures:
@@ -187,15 +190,14 @@ def _title(given: argparse.Namespace, cases: Sequence["Case"]) -> str:
     return f"{given.file}: {len(cases)} questions, {what}, {given.concurrency} at a time"
 
 
-def _write(given: argparse.Namespace, cases: Sequence["Case"], runs: Sequence["Run"], old: Sequence["Run"]) -> None:
+def _write(given: argparse.Namespace, title: str, runs: Sequence["Run"], old: Sequence["Run"]) -> None:
     from rag.evaluation import chart
     from rag.evaluation.comparison import FORMAT
     from rag.evaluation.figures import as_json
 
     if given.json_file:
-        about: dict[str, Any] = {"format": FORMAT, "file": str(given.file), "retrieval_only": given.retrieval_only}
-        whole = about | {"concurrency": given.concurrency, "runs": [as_json(run) for run in runs]}
+        whole = {"format": FORMAT, "title": title, "runs": [as_json(run) for run in runs]}
         given.json_file.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     if given.chart:
-        for line in chart.draw([*old, *runs], _title(given, cases), given.chart):
+        for line in chart.draw([*old, *runs], title, given.chart):
             _warn(line)

@@ -72,10 +72,20 @@ def evaluate(
         }.values():
             _check_base(store, asking.cases, warn)
         if retrieval_only:
+            _check_follow_ups(asking)
             return asyncio.run(_searches(asking, embedder))
         return asyncio.run(_turns(asking, start_engine, embedder))
     except (*OF_THE_MODELS, *OF_THE_STORE) as error:
         raise CommandRefused(str(error)) from error
+
+
+def _check_follow_ups(asking: Asking) -> None:
+    rewriting = any(one.settings.answer.profile_for(None).follow_up == "rewrite" for one in asking.variants)
+    if rewriting and any(case.history for case in asking.cases):
+        raise CommandRefused(
+            "follow-ups are rewritten by the model, which --retrieval-only does without: leave that out, or add "
+            "--sweep answer.follow_up=join"
+        )
 
 
 def _check_base(store: StoreOptions, cases: Sequence[Case], warn: Callable[[str], None]) -> None:

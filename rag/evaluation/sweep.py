@@ -16,7 +16,7 @@ SHORT = {"k": "answer.retrieve"}
 OF_A_QUESTION = {"answer", "grounding", "reranker", "retrieval"}
 """Sections that can change from one question to the next."""
 KNOWLEDGE_BASE = "store.knowledge_base"
-OF_RETRIEVAL = {"answer.retrieve", "grounding.bar", "grounding.mode", KNOWLEDGE_BASE}
+OF_RETRIEVAL = {"answer.follow_up", "answer.retrieve", "grounding.bar", KNOWLEDGE_BASE}
 """What says something about retrieval alone, beside the sections `retrieval` and `reranker`."""
 NOT_HERE = {
     "embedder": "documents would be embedded anew: run `groundwell knowledge-bases reindex`, and eval again",

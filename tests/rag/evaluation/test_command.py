@@ -130,6 +130,15 @@ def test_a_sweep_of_what_the_search_does_not_see_is_refused(run, write) -> None:
     assert status == 2 and "swept twice" in err
 
 
+def test_follow_ups_that_a_model_rewrites_are_not_for_the_search_alone(run, write, monkeypatch, engine) -> None:
+    monkeypatch.setenv("GROUNDWELL_ANSWER__FOLLOW_UP", "rewrite")
+    status, _, err = run(write(*QUESTIONS), "--retrieval-only")
+    assert status == 2 and "add --sweep answer.follow_up=join" in err
+    assert run(write(*QUESTIONS), "--retrieval-only", "--sweep", "answer.follow_up=join")[0] == 0
+    assert run(write(QUESTIONS[0]), "--retrieval-only")[0] == 0
+    assert run(write(*QUESTIONS))[0] == 0 and len(engine.submitted) == 6  # one of them rewrites
+
+
 def test_a_run_is_compared_with_an_older_one_question_by_question(run, write, engine, tmp_path) -> None:
     file = write(*QUESTIONS)
     engine.reset("I do not know.")
@@ -214,7 +223,20 @@ def test_a_figure_below_its_least_ends_with_one(run, write) -> None:
     assert status == 1 and "nothing to count" in err
 
 
-@pytest.mark.parametrize("bar", ["recal@5=0.9", "recall@5", "recall@5=97", "recall@5=", "recall@10=0.9", "mrr=-1"])
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "recal@5=0.9",
+        "recall@5",
+        "recall@5=97",
+        "recall@5=",
+        "recall@10=0.9",
+        "recall@4=0.9",
+        "mrr=-1",
+        "mrr=nan",
+        "mrr=.",
+    ],
+)
 def test_a_least_that_nothing_can_be_held_against_is_refused(run, write, engine, bar: str) -> None:
     status, out, _ = run(write(*QUESTIONS), "--at-least", bar)
     assert (status, out) == (2, "") and not engine.submitted
