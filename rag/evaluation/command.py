@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help=FILE)
     add("--knowledge-base", metavar="NAME", type=name, help="name of the knowledge base (default: the settings')")
-    add("--retrieval-only", action="store_true", help="ask the search alone: no engine, seconds instead of minutes")
+    add("--retrieval-only", action="store_true", help="ask the search alone, without an engine")
     add("--sweep", metavar="NAME=V,V", type=as_utf8, action="append", default=[], help=SWEEP)
     add("--compare", metavar="OLD.json", type=Path, help="what has changed since a run that --json has written")
     add("--json", metavar="FILE", type=Path, dest="json_file", help="write figures and every question to this file")
