@@ -1,4 +1,4 @@
-"""The command line: `groundwell ingest FOLDER`, `documents`, `knowledge-bases`, `serve`."""
+"""The command line: `groundwell ingest FOLDER`, `documents`, `knowledge-bases`, `serve`, `eval`."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pydantic import ValidationError
 import ingest.__main__ as ingest_command
 from ingest import manage
 from ingest.command import Parser, plainly, refused, start
+from rag.evaluation import command as eval_command
 from rag.settings import Settings
 
 
@@ -26,6 +27,8 @@ def _parser() -> Parser:
     serve.add_argument("--host", help="address to listen on (default: the settings', 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on (default: the settings', 8000; 0 takes a free one)")
     serve.set_defaults(run=_serve)
+    about = "ask questions with known answers; count what is found, cited, answered and refused"
+    eval_command.add_arguments(commands.add_parser("eval", help=about, description=f"{about}."))
     return parser
 
 

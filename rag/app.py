@@ -39,7 +39,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.starting = asyncio.current_task()
         async with (start_engine or (lambda: Engine.start(settings.engine)))() as engine:
-            service = app.state.service = await asyncio.to_thread(_service, settings, engine, embedder)
+            service = app.state.service = await asyncio.to_thread(build_service, settings, engine, embedder)
             app.state.starting = None
             with closing(service.library):
                 yield
@@ -52,22 +52,10 @@ def create_app(
     return app
 
 
-def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | None) -> Service:
+def build_service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | None = None) -> Service:
     """The service's parts. Raises EmbedderMismatch when its own knowledge base was made with another embedder."""
-    from llm.embeddings import Embedder
-
-    embedder = embedder or Embedder(settings.embedder)
-    # Both load at first use, which would be somebody's first question.
-    embedder.embed_query("warm-up")
-    terms("预热")
+    library = build_library(settings, embedder)
     profile = settings.answer.profile_for(engine.parameters)
-    retrieval = settings.retrieval
-    reranker = Reranker(options=settings.reranker) if retrieval.rerank else None
-    if reranker:
-        reranker.score("warm-up", ["warm-up"])
-    library = Library(settings.store, embedder, k=settings.answer.retrieve, options=retrieval, reranker=reranker)
-    with suppress(UnknownKnowledgeBase, EmptyKnowledgeBase):  # it may be made and filled later
-        library.retriever(settings.store.knowledge_base)
     return Service(
         engine=engine,
         chat=ChatVLLM(engine=engine, temperature=settings.answer.temperature, max_tokens=profile.max_tokens),
@@ -76,6 +64,26 @@ def _service(settings: Settings, engine: EngineLike, embedder: EmbedderLike | No
         grounding=settings.grounding,
         default_knowledge_base=settings.store.knowledge_base,
     )
+
+
+def build_library(settings: Settings, embedder: EmbedderLike | None = None) -> Library:
+    """The knowledge bases and what searches them, loaded: else somebody's first question would wait for that.
+
+    Raises EmbedderMismatch as above.
+    """
+    from llm.embeddings import Embedder
+
+    embedder = embedder or Embedder(settings.embedder)
+    embedder.embed_query("warm-up")
+    terms("预热")
+    retrieval = settings.retrieval
+    reranker = Reranker(options=settings.reranker) if retrieval.rerank else None
+    if reranker:
+        reranker.score("warm-up", ["warm-up"])
+    library = Library(settings.store, embedder, k=settings.answer.retrieve, options=retrieval, reranker=reranker)
+    with suppress(UnknownKnowledgeBase, EmptyKnowledgeBase):  # it may be made and filled later
+        library.retriever(settings.store.knowledge_base)
+    return library
 
 
 @asynccontextmanager

@@ -1,0 +1,1 @@
+"""`groundwell eval`: questions with known answers, asked of a knowledge base and counted."""
