@@ -16,7 +16,8 @@ from rag.citations import Citation, Citing, given_out
 from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
-from rag.grounding import RULES, Grounding, GroundingOptions, Mode, judge, reply_without_model
+from rag.grounding import RULES, Grounding, GroundingOptions, Mode, answerable, judge, reply_without_model
+from rag.nearest import nearest_sentence
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt, unsent
 from rag.search import search
@@ -105,7 +106,9 @@ async def answer(
     conversation = conversations.recall(question.history, scope=question.scope)
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
-    if mode == "strict" and (fixed := reply_without_model(question.text, searched, passages, options)):
+    cut = (mode == "strict" and options.unsupported == "cut") or (mode == "balanced" and profile.quotes)
+    only_documents = cut or mode == "strict"
+    if only_documents and (fixed := reply_without_model(question.text, searched, passages, options, mode)):
         yield Sources(searched, texts, passages, unsent(passages, conversation))
         yield Token(fixed)
         yield _done(Citing({}), _Reply(), clock, mode, instead=fixed)
@@ -115,7 +118,7 @@ async def answer(
     conversations.remember(conversation, question.text, prompt.sent)
     clock.lap("prompt")
     reply = _Reply()
-    citing = Citing(prompt.sources, cut=mode == "strict" and options.unsupported == "cut")
+    citing = Citing(prompt.sources, cut=cut)
     async with aclosing(_chunks(chat, prompt, {"max_tokens": profile.max_tokens, **question.sampling})) as chunks:
         reply.add(await anext(chunks, None))
         yield Sources(searched, texts, passages, prompt)
@@ -125,10 +128,17 @@ async def answer(
             async for text in shown:
                 clock.first_token()
                 yield Token(text)
-    conversations.answered(conversation, question.text, citing.answer if citing.cut else citing.written)
-    if instead := options.refusal(question.text) if citing.cut and not citing.answer else None:
-        yield Token(instead)
-    yield _done(citing, reply, clock, mode, instead=instead)
+    refusal: str | None = None
+    if cut and not citing.answer:
+        quotable = profile.quotes and answerable(searched, passages, options.bar)
+        if quotable and (found := await asyncio.to_thread(nearest_sentence, searched, prompt.sources, retriever)):
+            yield Token(citing.quote(found.source, found.start, found.end))
+            reply.finish_reason = "stop"  # a quotation is whole, whatever ended the model's words
+        else:
+            refusal = options.refusal(question.text)
+            yield Token(refusal)
+    conversations.answered(conversation, question.text, refusal or (citing.answer if cut else citing.written))
+    yield _done(citing, reply, clock, mode, instead=refusal)
 
 
 def _done(citing: Citing, reply: "_Reply", clock: "_Clock", mode: Mode, *, instead: str | None) -> Done:

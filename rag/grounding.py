@@ -6,7 +6,8 @@
 | `balanced` | the model is told to say so | flagged | at least half of it is |
 | `open` | the model may answer from what it knows | flagged | anything of it is |
 
-"Of it" is by words and numbers. A refusal and an answer that states nothing are not grounded.
+"Of it" is by words and numbers. A refusal and an answer that states nothing are not grounded. The small profile cuts
+in balanced mode too, and where nothing is left it quotes the nearest sentence, or, with no passage at the bar, refuses.
 """
 
 import re
@@ -44,7 +45,7 @@ GREETINGS = {
     "en": "Hello! Ask me a question about the documents.",
     "zh": "您好！请提出有关文档的问题。",
 }
-"""What small talk gets in strict mode, where the model is not to speak without documents."""
+"""What small talk gets where the model is not to speak without documents."""
 SMALL_TALK = re.compile(
     r"\W*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks?(?: you)?(?: (?:very|so) much| a lot)?|ok(?:ay)?"
     r"|great|bye|goodbye|how are you|(?:你|您)好|嗨|早上好|下午好|晚上好|(?:多?谢谢?)(?:你|您)?了?|好的?|再见)"
@@ -100,15 +101,17 @@ def _scored(passage: Document) -> bool:
 
 
 def reply_without_model(
-    question: str, searched: str, passages: Sequence[Document], options: GroundingOptions
+    question: str, searched: str, passages: Sequence[Document], options: GroundingOptions, mode: Mode
 ) -> str | None:
-    """What strict mode answers by itself: to small talk, and where no passage is good enough; else None.
+    """What is answered by program where only the documents' words count: small talk, and, in strict mode, where no
+    passage is good enough; else None.
 
     `searched` is the question that the passages were found for.
     """
     if SMALL_TALK.fullmatch(question):
         return _in_language(question, GREETINGS)
-    return None if answerable(searched, passages, options.bar) else options.refusal(question)
+    refused = mode == "strict" and not answerable(searched, passages, options.bar)
+    return options.refusal(question) if refused else None
 
 
 def _in_language(question: str, table: Mapping[str, str]) -> str:
