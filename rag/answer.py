@@ -17,7 +17,7 @@ from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
 from rag.grounding import RULES, Grounding, GroundingOptions, Mode, answerable, judge, reply_without_model
-from rag.nearest import nearest_sentence
+from rag.nearest import known_share, nearest_sentence
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt, unsent
 from rag.search import search
@@ -107,8 +107,9 @@ async def answer(
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
     cut = (mode == "strict" and options.unsupported == "cut") or (mode == "balanced" and profile.quotes)
+    known = await asyncio.to_thread(known_share, searched, retriever) if mode == "strict" else 1.0
     only_documents = cut or mode == "strict"
-    if only_documents and (fixed := reply_without_model(question.text, searched, passages, options, mode)):
+    if only_documents and (fixed := reply_without_model(question.text, searched, passages, options, mode, known=known)):
         yield Sources(searched, texts, passages, unsent(passages, conversation))
         yield Token(fixed)
         yield _done(Citing({}), _Reply(), clock, mode, instead=fixed)

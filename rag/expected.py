@@ -34,3 +34,10 @@ def holds_what_is_asked(question: str, sentence: str) -> bool:
     """Whether a sentence holds one of the kinds of thing that the question asks for; true when it asks for none."""
     asked = [kind for kind, words in ASKED.items() if words.search(question)]
     return not asked or any(HOLDS[kind].search(sentence) for kind in asked)
+
+
+_QUESTION_WORDS = (
+    "什么 多少 哪 哪个 哪里 哪些 几 谁 怎么 怎样 怎么样 为什么 多 多长 多久 多大 多高 多远 何 何时 何处 叫 是否 有没有 "
+)
+QUESTION_WORDS = frozenset(_QUESTION_WORDS.split())
+"""Chinese words that ask and are not asked for, beside the function words of both languages."""

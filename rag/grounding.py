@@ -67,6 +67,9 @@ class GroundingOptions(Options):
     mode: Mode = Field("balanced", description="strict, balanced or open; a request may say otherwise")
     unsupported: Literal["cut", "flag"] = Field("cut", description="sentences without evidence in strict mode")
     bar: float = Field(BAR, ge=0, le=1, description="relevance that a passage must reach for an answer in strict mode")
+    known: float = Field(
+        0.5, ge=0, le=1, description="share of the question's words, by rarity, that documents must hold for one"
+    )
     refusals: dict[str, str] = Field({}, description="strict mode's refusal by language: en (also any other), zh …")
 
     def refusal(self, question: str) -> str:
@@ -101,17 +104,23 @@ def _scored(passage: Document) -> bool:
 
 
 def reply_without_model(
-    question: str, searched: str, passages: Sequence[Document], options: GroundingOptions, mode: Mode
+    question: str,
+    searched: str,
+    passages: Sequence[Document],
+    options: GroundingOptions,
+    mode: Mode,
+    *,
+    known: float = 1.0,
 ) -> str | None:
     """What is answered by program where only the documents' words count: small talk, and, in strict mode, where no
-    passage is good enough; else None.
+    passage is good enough or the documents lack the question's words; else None.
 
-    `searched` is the question that the passages were found for.
+    `searched` is the question that the passages were found for, `known` the share of its words that any document holds.
     """
     if SMALL_TALK.fullmatch(question):
         return _in_language(question, GREETINGS)
-    refused = mode == "strict" and not answerable(searched, passages, options.bar)
-    return options.refusal(question) if refused else None
+    answers = known >= options.known and answerable(searched, passages, options.bar)
+    return options.refusal(question) if mode == "strict" and not answers else None
 
 
 def _in_language(question: str, table: Mapping[str, str]) -> str:

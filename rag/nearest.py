@@ -35,6 +35,9 @@ class Weighing(Protocol):
     def relevances(self, query: str, texts: Sequence[str]) -> list[float]:
         """How near each text is to the query, in [0, 1]."""
 
+    def known(self, query: str) -> float:
+        """The share of the query's words that any document holds, in [0, 1]."""
+
 
 def nearest_sentence(question: str, sources: Mapping[int, Document], retriever: BaseRetriever) -> Nearest | None:
     """The sentence that most likely answers the question; None where the sources hold no sentence.
@@ -56,6 +59,11 @@ def nearest_sentence(question: str, sources: Mapping[int, Document], retriever: 
         for (place, text), relevance in zip(found.items(), near, strict=True)
     }
     return max(odds, key=lambda place: odds[place], default=None)
+
+
+def known_share(question: str, retriever: BaseRetriever) -> float:
+    """The share of the question's words, by rarity, that any document holds; 1.0 where the retriever cannot tell."""
+    return retriever.known(question) if isinstance(retriever, Weighing) else 1.0
 
 
 def _shares(question: str, texts: Sequence[str]) -> list[float]:

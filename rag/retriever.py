@@ -16,17 +16,20 @@ from ingest.resident import unit
 from ingest.store import KnowledgeBase
 from ingest.terms import terms
 from llm.rerank import Reranker
+from rag.expected import QUESTION_WORDS
 from rag.likeness import Seen
 from rag.neighbours import widened
 from rag.questions import embed_question
 from rag.selection import Candidate, RetrievalOptions, spread
-from rag.statement import stem
+from rag.statement import FUNCTION_WORDS, stem
 
 DEPTH, LEAST_DEPTH = 4, 40
 """Candidates of each leg for one passage wanted, and at least: what one leg ranks low may be lifted by the other."""
 DEEPEST = 1000
 """Candidates of each leg at most, where those before them said nearly the same."""
 SCORE_DIGITS = 4
+NO_WORD = "xqvzjxqvzj"
+"""Weighs what every word weighs that no document holds."""
 
 Filter = Mapping[str, Any]
 Scores = dict[str, float]
@@ -120,6 +123,17 @@ class HybridRetriever(BaseRetriever):
             weights.relevance(float(unit(vector) @ unit(one)), share)
             for one, share in zip(vectors, covered, strict=True)
         ]
+
+    def known(self, query: str) -> float:
+        """The share of the query's words, by rarity, that any document holds; 1.0 where that says nothing: without a
+        function word that they hold, it may be in another language."""
+        rarity = self.knowledge_base.term_weights(f"{storable(query)} {NO_WORD}")
+        unknown = rarity.pop(NO_WORD)
+        asking = {term for term in rarity if term in FUNCTION_WORDS or term in QUESTION_WORDS}
+        said = {term: weight for term, weight in rarity.items() if term not in asking}
+        if not said or all(rarity[term] == unknown for term in asking):
+            return 1.0
+        return sum(weight for weight in said.values() if weight < unknown) / sum(said.values())
 
     def _checked(self, query: str, k: int | None, threshold: float | None, filter: Filter | None) -> _Search:
         wanted = self.k if k is None else k

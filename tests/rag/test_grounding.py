@@ -149,6 +149,27 @@ async def test_a_small_model_is_not_asked_for_small_talk_and_says_what_it_knows_
     assert (done.answer, done.citations) == ("Norway won.", [])
 
 
+async def test_strict_refuses_what_the_documents_have_no_words_for(scripted, retriever) -> None:
+    engine = scripted(REPLY)
+    turns = {"known": GroundingOptions(mode="strict", bar=0), "all": GroundingOptions(mode="strict", bar=0, known=0)}
+    asked = {
+        name: [
+            event
+            async for event in answer(
+                Question("Does the zeppelin unicycle in the canteen?"),
+                chat=ChatVLLM(engine=engine),
+                retriever=retriever,
+                profile=LARGE,
+                conversations=Conversations(),
+                grounding=options,
+            )
+        ][-1]
+        for name, options in turns.items()
+    }
+    assert {name: done.grounding.refused for name, done in asked.items()} == {"known": True, "all": False}
+    assert len(engine.submitted) == 1
+
+
 @pytest.mark.parametrize("mode", ["balanced", "open"])
 async def test_other_modes_ask_the_model_whatever_was_found_and_flag(scripted, mode: str) -> None:
     engine = scripted(REPLY)

@@ -1,0 +1,93 @@
+"""How well questions without an answer are told from the others: `python -m benchmarks.refusals [QUESTIONS]`.
+
+On `data/questions.jsonl`, and on XQuAD's questions (QUESTIONS of each language), each asked of all paragraphs and of
+all but its own, so that the rest of its article is there. For each way of telling: the area under its ROC curve, and
+the share of unanswerable questions refused where nine in ten and eight in ten answerable ones are answered.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from benchmarks.retrieval_quality import CHUNKS, DATA, load, made_of
+from ingest.pipeline import ingest
+from ingest.store import KnowledgeBase
+from ingest.terms import terms
+from llm.embeddings import Embedder
+from rag.evidence import whole_sentences
+from rag.retriever import HybridRetriever
+from rag.statement import FUNCTION_WORDS
+
+Scores = dict[str, float]
+"""What each way of telling says of one question; higher is more answerable."""
+ASKED_AT_ONCE = 8
+PASSAGES = 5
+
+
+def scores(question: str, without: str = "", *, retriever: HybridRetriever) -> Scores:
+    """With the paragraph `without` left out."""
+    found = retriever.invoke(question, k=CHUNKS)
+    passages = [passage for passage in found if passage.metadata["source"] != without][:PASSAGES]
+    texts = [one.page_content[start:end] for one in passages for start, end in whole_sentences(one.page_content)]
+    held = set(terms(" ".join(f"{one.page_content} {one.metadata.get('heading') or ''}" for one in passages)))
+    rarity = retriever.knowledge_base.term_weights(question)
+    rarity = {term: weight for term, weight in rarity.items() if term not in FUNCTION_WORDS}
+    total = sum(rarity.values()) or 1
+    return {
+        "best passage's score": max(passage.metadata["score"] for passage in passages),
+        "best sentence's relevance": max(retriever.relevances(question, texts), default=0.0),
+        "words, by rarity, in the five passages": sum(rarity[term] for term in rarity if term in held) / total,
+    }
+
+
+def area(answered: list[float], unanswered: list[float]) -> float:
+    """Of the ROC curve: how often an answerable question is above an unanswerable one."""
+    pairs = [(one > two) + 0.5 * (one == two) for one in answered for two in unanswered]
+    return sum(pairs) / len(pairs)
+
+
+def refused(answered: list[float], unanswered: list[float], share: float) -> tuple[float, float]:
+    """The bar that this share of the answerable reaches, and the share of the unanswerable below it."""
+    bar = sorted(answered)[int((1 - share) * len(answered))]
+    return bar, sum(score < bar for score in unanswered) / len(unanswered)
+
+
+def rows(name: str, answerable: list[Scores], unanswerable: list[Scores]) -> Iterator[str]:
+    for way in answerable[0]:
+        one, two = [score[way] for score in answerable], [score[way] for score in unanswerable]
+        nine, eight = (refused(one, two, share) for share in (0.9, 0.8))
+        shown = " | ".join(f"{share:.2f} (bar {bar:.3f})" for bar, share in (nine, eight))
+        yield f"| {name} | {len(one)} + {len(two)} | {way} | {area(one, two):.3f} | {shown} |"
+
+
+def main(questions: int = 200) -> None:
+    embedder, threads = Embedder(), ThreadPoolExecutor(ASKED_AT_ONCE)
+    heads = "questions", "answerable + not", "told by", "area", "refused, 0.9 answered", "0.8 answered"
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    cases = [json.loads(line) for line in (DATA / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        knowledge_base = KnowledgeBase.open(Path(folder), "sample", embedder, create=True)
+        ingest(DATA / "sample", knowledge_base)
+        retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder)
+        every = list(threads.map(partial(scores, retriever=retriever), [case["question"] for case in cases]))
+        knowledge_base.close()
+    parts = [
+        [score for score, case in zip(every, cases, strict=True) if case["answerable"] == is_] for is_ in (True, False)
+    ]
+    print(*rows("data/questions.jsonl", *parts), sep="\n", flush=True)
+    for language in ("en", "zh"):
+        documents, asked = load(language)
+        asked = asked[:: max(1, len(asked) // questions)]
+        with made_of(documents, embedder) as knowledge_base:
+            retriever = HybridRetriever(knowledge_base=knowledge_base, embedder=embedder)
+            there = list(threads.map(partial(scores, retriever=retriever), [question for question, _ in asked]))
+            gone = list(threads.map(partial(scores, retriever=retriever), *zip(*asked, strict=True)))
+        print(*rows(f"XQuAD {language}", there, gone), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
