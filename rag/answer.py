@@ -107,7 +107,7 @@ async def answer(
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
     cut = (mode == "strict" and options.unsupported == "cut") or (mode == "balanced" and profile.quotes)
-    known = await asyncio.to_thread(known_share, searched, retriever) if mode == "strict" else 1.0
+    known = await asyncio.to_thread(known_share, searched, passages, retriever) if mode == "strict" else 1.0
     only_documents = cut or mode == "strict"
     if only_documents and (fixed := reply_without_model(question.text, searched, passages, options, mode, known=known)):
         yield Sources(searched, texts, passages, unsent(passages, conversation))

@@ -36,8 +36,5 @@ def holds_what_is_asked(question: str, sentence: str) -> bool:
     return not asked or any(HOLDS[kind].search(sentence) for kind in asked)
 
 
-_QUESTION_WORDS = (
-    "什么 多少 哪 哪个 哪里 哪些 几 谁 怎么 怎样 怎么样 为什么 多 多长 多久 多大 多高 多远 何 何时 何处 叫 是否 有没有 "
-)
-QUESTION_WORDS = frozenset(_QUESTION_WORDS.split())
-"""Chinese words that ask and are not asked for, beside the function words of both languages."""
+ASKING = re.compile(r"many|much|什么.*|多少.*|[几哪谁怎何].*|多|多[长久大高远].*|为什么|叫|是否|有没有")
+"""Words that ask and are not asked for, beside the function words of both languages."""

@@ -16,7 +16,7 @@ from ingest.resident import unit
 from ingest.store import KnowledgeBase
 from ingest.terms import terms
 from llm.rerank import Reranker
-from rag.expected import QUESTION_WORDS
+from rag.expected import ASKING
 from rag.likeness import Seen
 from rag.neighbours import widened
 from rag.questions import embed_question
@@ -124,16 +124,18 @@ class HybridRetriever(BaseRetriever):
             for one, share in zip(vectors, covered, strict=True)
         ]
 
-    def known(self, query: str) -> float:
-        """The share of the query's words, by rarity, that any document holds; 1.0 where that says nothing: without a
-        function word that they hold, it may be in another language."""
+    def known(self, query: str, found: Sequence[str]) -> float:
+        """The share of the query's words, by rarity, that any document holds, or, in another form, a text of `found`;
+        1.0 where that says nothing: without a function word that they hold, it may be in another language."""
         rarity = self.knowledge_base.term_weights(f"{storable(query)} {NO_WORD}")
         unknown = rarity.pop(NO_WORD)
-        asking = {term for term in rarity if term in FUNCTION_WORDS or term in QUESTION_WORDS}
+        asking = {term for term in rarity if term in FUNCTION_WORDS or ASKING.fullmatch(term)}
         said = {term: weight for term, weight in rarity.items() if term not in asking}
         if not said or all(rarity[term] == unknown for term in asking):
             return 1.0
-        return sum(weight for weight in said.values() if weight < unknown) / sum(said.values())
+        forms = {stem(term) for text in found for term in terms(text)}
+        held = sum(weight for term, weight in said.items() if weight < unknown or stem(term) in forms)
+        return held / sum(said.values())
 
     def _checked(self, query: str, k: int | None, threshold: float | None, filter: Filter | None) -> _Search:
         wanted = self.k if k is None else k

@@ -253,6 +253,6 @@ def test_the_profile_follows_the_models_size_and_the_options(engine, retriever) 
     engine.replies = ["One. Two. One. Two."]
     engine.parameters = 135_000_000
     chat = ChatVLLM(engine=engine)
-    assert rag_chain(chat, retriever).invoke(QUESTION)["answer"] == "One. Two."
+    assert rag_chain(chat, retriever).invoke({"question": QUESTION, "grounding": "open"})["answer"] == "One. Two."
     large = rag_chain(chat, retriever, AnswerOptions(profile="large"))
     assert large.invoke(QUESTION)["answer"] == "One. Two. One. Two."

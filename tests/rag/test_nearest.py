@@ -83,9 +83,10 @@ def test_a_question_for_something_else_is_held_by_any_sentence(question: str) ->
 @pytest.mark.parametrize(
     ("question", "least", "most"),
     [
-        ("When does the canteen open?", 0.6, 1.0),
-        ("When does the zeppelin unicycle?", 0.0, 0.0),
-        ("When does the zeppelin leave?", 0.1, 0.5),
+        ("When does the canteen open?", 1.0, 1.0),
+        ("How many canteens are there?", 1.0, 1.0),
+        ("Why does the zeppelin unicycle?", 0.0, 0.0),
+        ("When does the zeppelin travel?", 0.1, 0.5),
         ("年假有几天？", 1.0, 1.0),
         ("火星的年假有几天？", 0.3, 0.8),
         ("Wann landet ein Zeppelin?", 1.0, 1.0),
@@ -97,5 +98,5 @@ def test_a_question_for_something_else_is_held_by_any_sentence(question: str) ->
 )
 def test_known_is_the_share_of_the_words_that_documents_hold(retriever, question, least, most) -> None:
     """Of a language of which they hold no function word nothing is known: the embedder may read it."""
-    assert least <= known_share(question, retriever) <= most
-    assert known_share(question, OTHER) == 1.0
+    assert least <= known_share(question, retriever.invoke(question), retriever) <= most
+    assert known_share(question, [], OTHER) == 1.0
