@@ -8,25 +8,36 @@ the share of unanswerable questions refused where nine in ten and eight in ten a
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from benchmarks.retrieval_quality import CHUNKS, DATA, load, made_of
 from ingest.pipeline import ingest
+from ingest.relevance import BAR
 from ingest.store import KnowledgeBase
 from ingest.terms import terms
 from llm.embeddings import Embedder
 from rag.evidence import whole_sentences
+from rag.grounding import GroundingOptions
 from rag.nearest import known_share
 from rag.retriever import HybridRetriever
 from rag.statement import FUNCTION_WORDS
 
 Scores = dict[str, float]
 """What each way of telling says of one question; higher is more answerable."""
+BEST = "best passage's score"
 KNOWN = "words in any document, by rarity"
 """Not told of XQuAD, where the words of the paragraph that is left out are still known."""
+RULES: dict[str, Callable[[Scores], bool]] = {
+    "passage at the bar": lambda one: one[BEST] >= BAR,
+    "words known": lambda one: one[KNOWN] >= HALF,
+    "both, as strict mode does": lambda one: one[BEST] >= BAR and one[KNOWN] >= HALF,
+    "passage at 0.3, words known": lambda one: one[BEST] >= 0.3 and one[KNOWN] >= HALF,
+    "product of both": lambda one: one[BEST] * one[KNOWN] >= HALF,
+}
+HALF = GroundingOptions().known
 ASKED_AT_ONCE = 8
 PASSAGES = 5
 
@@ -54,7 +65,7 @@ def scores(question: str, without: str = "", *, retriever: HybridRetriever) -> S
     rarity = {term: weight for term, weight in rarity.items() if term not in FUNCTION_WORDS}
     total = sum(rarity.values()) or 1
     return {
-        "best passage's score": max(passage.metadata["score"] for passage in passages),
+        BEST: max(passage.metadata["score"] for passage in passages),
         "best sentence's relevance": max(retriever.relevances(question, texts), default=0.0),
         "words in its five passages, by rarity": sum(rarity[term] for term in rarity if term in held) / total,
         KNOWN: known_share(question, passages, retriever),
@@ -81,6 +92,15 @@ def rows(name: str, answerable: list[Scores], unanswerable: list[Scores], *, but
         yield f"| {name} | {len(one)} + {len(two)} | {way} | {area(one, two):.3f} | {shown} |"
 
 
+def print_rules(answerable: list[Scores], unanswerable: list[Scores]) -> None:
+    """How many each rule answers of one kind and refuses of the other."""
+    print("\n| rule on data/questions.jsonl | answered | refused |\n|---|---|---|")
+    for name, answers in RULES.items():
+        answered, refusing = sum(map(answers, answerable)), sum(not answers(one) for one in unanswerable)
+        print(f"| {name} | {answered}/{len(answerable)} | {refusing}/{len(unanswerable)} |")
+    print(flush=True)
+
+
 def main(questions: int = 200) -> None:
     embedder, threads = Remembering(), ThreadPoolExecutor(ASKED_AT_ONCE)
     heads = "questions", "answerable + not", "told by", "area", "refused, 0.9 answered", "0.8 answered"
@@ -96,6 +116,7 @@ def main(questions: int = 200) -> None:
         [score for score, case in zip(every, cases, strict=True) if case["answerable"] == is_] for is_ in (True, False)
     ]
     print(*rows("data/questions.jsonl", *parts), sep="\n", flush=True)
+    print_rules(*parts)
     for language in ("en", "zh"):
         documents, asked = load(language)
         asked = asked[:: max(1, len(asked) // questions)]

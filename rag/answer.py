@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,8 +107,8 @@ async def answer(
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
     cut = (mode == "strict" and options.unsupported == "cut") or (mode == "balanced" and profile.quotes)
-    known = await asyncio.to_thread(known_share, searched, passages, retriever) if mode == "strict" else 1.0
     only_documents = cut or mode == "strict"
+    known = await asyncio.to_thread(known_share, searched, passages, retriever) if mode == "strict" else 1.0
     if only_documents and (fixed := reply_without_model(question.text, searched, passages, options, mode, known=known)):
         yield Sources(searched, texts, passages, unsent(passages, conversation))
         yield Token(fixed)
@@ -132,22 +132,27 @@ async def answer(
     refusal: str | None = None
     if cut and not citing.answer:
         quotable = profile.quotes and answerable(searched, passages, options.bar)
-        if quotable and (found := await asyncio.to_thread(nearest_sentence, searched, prompt.sources, retriever)):
-            yield Token(citing.quote(found.source, found.start, found.end))
-            reply.finish_reason = "stop"  # a quotation is whole, whatever ended the model's words
-        else:
-            refusal = options.refusal(question.text)
-            yield Token(refusal)
+        quoted = await asyncio.to_thread(_quoted, citing, searched, prompt.sources, retriever) if quotable else ""
+        refusal = None if quoted else options.refusal(question.text)
+        clock.first_token()
+        yield Token(quoted or options.refusal(question.text))
     conversations.answered(conversation, question.text, refusal or (citing.answer if cut else citing.written))
     yield _done(citing, reply, clock, mode, instead=refusal)
 
 
+def _quoted(citing: Citing, searched: str, sources: Mapping[int, Document], retriever: BaseRetriever) -> str:
+    """The nearest sentence of the sources as the answer; empty where they hold none."""
+    found = nearest_sentence(searched, sources, retriever)
+    return citing.quote(found.source, found.start, found.end) if found else ""
+
+
 def _done(citing: Citing, reply: "_Reply", clock: "_Clock", mode: Mode, *, instead: str | None) -> Done:
-    """The last event; `instead` is what strict mode says where no answer is left."""
+    """The last event; `instead` is what is said where no answer is left."""
+    # The only reason to leave the stream before its end is a repetition; a quotation is whole, whatever came before it.
+    reason = "stop" if citing.quoted else reply.finish_reason or "repetition"
     return Done(
         instead or citing.answer,
-        # The only reason to leave the stream before its end is a repetition.
-        "refusal" if instead else reply.finish_reason or "repetition",
+        "refusal" if instead else reason,
         citing.citations,
         judge(mode, citing.sentences, citing.unverified, refused=bool(instead)),
         reply.usage,

@@ -114,6 +114,11 @@ class Citing:
         self._note(0, len(self.answer), [(evidence, "quote")], [])
         return self.answer
 
+    @property
+    def quoted(self) -> bool:
+        """Whether the answer is a source's words in place of the model's."""
+        return any(citation.method == "quote" for citation in self.citations)
+
     def _spans(self) -> list[tuple[int, int]]:
         return [
             (start + self._settled, end + self._settled) for start, end in sentence_spans(self._text[self._settled :])
