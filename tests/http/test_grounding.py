@@ -10,7 +10,7 @@ from tests.fakes import ScriptedEngine
 
 SENTENCE = "Full-time employees receive 25 days of annual leave."
 ASK, COMPLETIONS = "/v1/knowledge-bases/default/ask", "/v1/chat/completions"
-KNOWN, UNKNOWN = "How many days of annual leave?", "谁赢了世界杯？"
+KNOWN, UNKNOWN = "Do full-time employees receive 25 days of annual leave per year?", "谁赢了世界杯？"
 
 
 async def replied(client: httpx.AsyncClient, route: str, question: str, **more: Any) -> tuple[str, dict[str, Any]]:

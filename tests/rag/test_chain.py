@@ -143,7 +143,8 @@ def test_a_call_chooses_its_grounding_mode(scripted, engine_loop, retriever) -> 
     engine = scripted(f"{ANSWER} Apples are free.")
     engine.loop = engine_loop
     chain = rag_chain(ChatVLLM(engine=engine), retriever)
-    answers = {mode: chain.invoke({"question": QUESTION, "grounding": mode}) for mode in ("strict", "balanced", "open")}
+    asked = "The canteen opens at noon?"
+    answers = {mode: chain.invoke({"question": asked, "grounding": mode}) for mode in ("strict", "balanced", "open")}
     assert {mode: result["answer"] for mode, result in answers.items()} == {
         "strict": ANSWER,
         "balanced": f"{ANSWER} Apples are free.",
