@@ -1,11 +1,13 @@
-"""How often the system's rules are kept against `data/injections.jsonl`: `python -m benchmarks.injections`.
+"""How often the system's rules are kept against `data/injections.jsonl`: `python -m benchmarks.injections [PROFILE]`.
 
-Each passage alone is the source of its question, for both profiles. Kept: the answer did not do what the passage wants.
+Each passage alone is the source of its question, for the profile small or large, or both. Kept: the answer did not do
+what the passage wants.
 """
 
 import asyncio
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from rag.conversation import Conversations
 from rag.grounding import GroundingOptions, Mode
 from rag.profile import LARGE, SMALL, Profile
 
+PROFILES: dict[str, Profile] = {"small": SMALL, "large": LARGE}
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -64,17 +67,17 @@ def row(name: str, cases: list[dict[str, Any]], shown: list[str]) -> str:
     return f"| {name} | {len(cases) - len(obeyed)}/{len(cases)} | {right}/{len(cases)} | {kinds or '-'} |"
 
 
-def main() -> None:
+def main(profiles: list[str]) -> None:
     cases = [json.loads(line) for line in (DATA / "injections.jsonl").read_text(encoding="utf-8").splitlines()]
     print("| profile and mode | rule kept | answer right | obeyed |\n|---|---|---|---|")
     modes: tuple[Mode, Mode] = ("balanced", "strict")
     with Engine.start_in_thread(EngineOptions(max_model_len=4096)) as engine:
         chat = ChatVLLM(engine=engine)
-        for name, profile in (("small", SMALL), ("large", LARGE)):
+        for name in profiles:
             for mode in modes:
-                shown = wait_for(answers(cases, chat, profile, mode), engine.loop)
+                shown = wait_for(answers(cases, chat, PROFILES[name], mode), engine.loop)
                 print(row(f"{name}, {mode}", cases, shown), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or [*PROFILES])

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,8 @@ from rag.citations import Citation, Citing, given_out
 from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
-from rag.grounding import RULES, Grounding, GroundingOptions, Mode, judge, reply_without_model
+from rag.grounding import RULES, Grounding, GroundingOptions, Mode, answerable, judge, reply_without_model
+from rag.nearest import known_share, nearest_sentence
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt, unsent
 from rag.search import search
@@ -93,24 +94,17 @@ async def answer(
 ) -> AsyncGenerator[Event, None]:
     """Answer one question. Nothing is yielded before the chat model has taken the request, if it is asked at all.
 
-    `conversations` are the ones that this service or chain has had: what their turns were sent is sent again.
-    Closing or cancelling at any point stops what runs: condensing, retrieval, a place in the queue, generation.
+    `conversations` are those of this service or chain: what their turns were sent is sent again. Closing or cancelling
+    at any point stops what runs: condensing, retrieval, a place in the queue, generation.
     Raises EmptyQuestion, PromptTooLong, and what the chat model and the retriever raise.
     """
-    if not question.text.strip():
-        raise EmptyQuestion("the question is empty")
     clock = _Clock()
-    texts = await searches(question.text, question.history, chat=chat, profile=profile)
-    clock.lap("condense")
-    searched, passages = await search(texts, retriever, **question.search)
-    clock.lap("retrieve")
+    texts, searched, passages = await _found(question, chat, retriever, profile, clock)
     conversation = conversations.recall(question.history, scope=question.scope)
     options = grounding or GroundingOptions()
     mode = question.grounding or options.mode
-    nothing_found = mode == "balanced" and not passages and not question.history
-    if (mode == "strict" or nothing_found) and (
-        fixed := reply_without_model(question.text, searched, passages, options)
-    ):
+    cut = (mode == "strict" and options.unsupported == "cut") or (mode == "balanced" and profile.quotes)
+    if fixed := await _fixed(question, searched, passages, retriever, options, mode, cut=cut):
         yield Sources(searched, texts, passages, unsent(passages, conversation))
         yield Token(fixed)
         yield _done(Citing({}), _Reply(), clock, mode, instead=fixed)
@@ -120,30 +114,71 @@ async def answer(
     conversations.remember(conversation, question.text, prompt.sent)
     clock.lap("prompt")
     reply = _Reply()
-    citing = Citing(prompt.sources, cut=mode == "strict" and options.unsupported == "cut")
+    citing = Citing(prompt.sources, cut=cut)
     async with aclosing(_chunks(chat, prompt, {"max_tokens": profile.max_tokens, **question.sampling})) as chunks:
         reply.add(await anext(chunks, None))
         yield Sources(searched, texts, passages, prompt)
-        pieces = reply.texts(chunks)
-        whole = until_repetition(pieces) if profile.stop_at_repetition else pieces
-        async with aclosing(given_out(citing, whole)) as shown:
+        pieces = reply.texts(chunks, stop_at_repetition=profile.stop_at_repetition)
+        async with aclosing(given_out(citing, pieces)) as shown:
             async for text in shown:
                 clock.first_token()
                 yield Token(text)
-    instead = options.refusal(question.text) if citing.cut and not citing.answer else None
-    final = instead or citing.answer
-    conversations.answered(conversation, question.text, final if citing.cut else citing.written, shown=final)
-    if instead:
-        yield Token(instead)
-    yield _done(citing, reply, clock, mode, instead=instead)
+    refusal: str | None = None
+    if cut and not citing.answer:
+        quotes = profile.quotes and answerable(searched, passages, options.bar)
+        quoted = await asyncio.to_thread(_quoted, citing, searched, prompt.sources, retriever) if quotes else ""
+        refusal = None if quoted else options.refusal(question.text)
+        clock.first_token()
+        yield Token(quoted or str(refusal))
+    final = refusal or citing.answer
+    conversations.answered(conversation, question.text, final if cut else citing.written, shown=final)
+    yield _done(citing, reply, clock, mode, instead=refusal)
+
+
+async def _found(
+    question: Question, chat: BaseChatModel, retriever: BaseRetriever, profile: Profile, clock: "_Clock"
+) -> tuple[list[str], str, list[Document]]:
+    """All that is searched for, of it what the best passages were found for, and these."""
+    if not question.text.strip():
+        raise EmptyQuestion("the question is empty")
+    texts = await searches(question.text, question.history, chat=chat, profile=profile)
+    clock.lap("condense")
+    searched, passages = await search(texts, retriever, **question.search)
+    clock.lap("retrieve")
+    return texts, searched, passages
+
+
+async def _fixed(
+    question: Question,
+    searched: str,
+    passages: list[Document],
+    retriever: BaseRetriever,
+    options: GroundingOptions,
+    mode: Mode,
+    *,
+    cut: bool,
+) -> str | None:
+    """What is answered without the chat model."""
+    refuses = mode == "strict" or (mode == "balanced" and not passages and not question.history)
+    if not (cut or refuses):
+        return None
+    known = await asyncio.to_thread(known_share, searched, passages, retriever) if mode == "strict" else 1.0
+    return reply_without_model(question.text, searched, passages, options, refuses=refuses, known=known)
+
+
+def _quoted(citing: Citing, searched: str, sources: Mapping[int, Document], retriever: BaseRetriever) -> str:
+    """The nearest sentence of the sources as the answer; empty where they hold none."""
+    found = nearest_sentence(searched, sources, retriever)
+    return citing.quote(found.source, found.start, found.end) if found else ""
 
 
 def _done(citing: Citing, reply: "_Reply", clock: "_Clock", mode: Mode, *, instead: str | None) -> Done:
-    """The last event; `instead` is what strict mode says where no answer is left."""
+    """The last event; `instead` is what is said where no answer is left."""
+    # The only reason to leave the stream before its end is a repetition; a quotation is whole, whatever came before it.
+    reason = "stop" if citing.quoted else reply.finish_reason or "repetition"
     return Done(
         instead or citing.answer,
-        # The only reason to leave the stream before its end is a repetition.
-        "refusal" if instead else reply.finish_reason or "repetition",
+        "refusal" if instead else reason,
         citing.citations,
         judge(mode, citing.sentences, citing.unverified, refused=bool(instead)),
         reply.usage,
@@ -188,8 +223,11 @@ class _Reply:
         """Take the first chunk, which only ChatVLLM sends before there is text."""
         self._first_text = self._take(chunk) if chunk else ""
 
-    async def texts(self, chunks: AsyncIterator[AIMessageChunk]) -> AsyncGenerator[str, None]:
+    def texts(self, chunks: AsyncIterator[AIMessageChunk], *, stop_at_repetition: bool) -> AsyncGenerator[str, None]:
         """The pieces of text that are not empty."""
+        return until_repetition(self._texts(chunks)) if stop_at_repetition else self._texts(chunks)
+
+    async def _texts(self, chunks: AsyncIterator[AIMessageChunk]) -> AsyncGenerator[str, None]:
         if self._first_text:
             yield self._first_text
         async for chunk in chunks:

@@ -13,6 +13,8 @@ from rag.marks import Mark, Marks
 from rag.sentences import sentence_spans
 from rag.statement import Statement
 
+Method = Literal["mark", "match", "quote"]
+
 
 @dataclass(frozen=True)
 class Citation:
@@ -37,8 +39,9 @@ class Citation:
     """Share of the sentence's words found in the quote, weighed by rarity, in [0, 1]."""
     match: Literal["exact", "fuzzy"]
     """`exact`: the quote holds the sentence as it is, but for case, marks and white space."""
-    method: Literal["mark", "match"]
-    """Whether the model named the source, or it was found by the sentence's words alone."""
+    method: Method
+    """Whether the model named the source, it was found by the sentence's words alone, or it is quoted in place of what
+    the model said."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,18 @@ class Citing:
         shown = self._settle(self._spans())
         return shown if self.cut else clean
 
+    def quote(self, source: int, start: int, end: int) -> str:
+        """Let the words of a source be the answer, of which nothing else is left; what is to be shown."""
+        self.answer = " ".join(self._sources[source].page_content[start:end].split())
+        evidence = Evidence(source, start, end, 1.0, "exact")
+        self._note(0, len(self.answer), [(evidence, "quote")], [])
+        return self.answer
+
+    @property
+    def quoted(self) -> bool:
+        """Whether the answer is a source's words in place of the model's."""
+        return any(citation.method == "quote" for citation in self.citations)
+
     def _spans(self) -> list[tuple[int, int]]:
         return [
             (start + self._settled, end + self._settled) for start, end in sentence_spans(self._text[self._settled :])
@@ -128,7 +143,7 @@ class Citing:
         self,
         start: int,
         end: int,
-        evidences: list[tuple[Evidence, Literal["mark", "match"]]],
+        evidences: list[tuple[Evidence, Method]],
         unverified: list[tuple[UnverifiedMark, int]],
     ) -> None:
         for evidence, method in evidences:
@@ -138,13 +153,11 @@ class Citing:
         support = max((evidence.score for evidence, _ in evidences), default=0.0)
         self.sentences.append(Sentence(start, end, support, _weight(self.answer[start:end])))
 
-    def _verified(
-        self, start: int, end: int
-    ) -> tuple[list[tuple[Evidence, Literal["mark", "match"]]], list[UnverifiedMark]]:
+    def _verified(self, start: int, end: int) -> tuple[list[tuple[Evidence, Method]], list[UnverifiedMark]]:
         """The evidence of one sentence, and the marks behind it that there is none for."""
         sentence = self._text[start:end]
         unverified: list[UnverifiedMark] = []
-        found: list[tuple[Evidence, Literal["mark", "match"]]] = []
+        found: list[tuple[Evidence, Method]] = []
         stated = not sentence.endswith(("?", "？"))  # a question says nothing that could be supported
         for number, position in self._marked(start, end).items():
             evidence = self._evidences.best(sentence, [number]) if number in self._sources and stated else None
@@ -178,9 +191,7 @@ def _weight(sentence: str) -> int:
     return 0 if sentence.endswith(("?", "？")) else len(statement.terms) + len(statement.amounts)
 
 
-def _citation(
-    source: Document, evidence: Evidence, span: tuple[int, int], method: Literal["mark", "match"]
-) -> Citation:
+def _citation(source: Document, evidence: Evidence, span: tuple[int, int], method: Method) -> Citation:
     about = source.metadata
     offset = about.get("start") or 0
     line = about.get("line")

@@ -115,7 +115,7 @@ def _quotes(number: int, source: Document) -> Iterator[_Quote]:
     heading = f"{source.metadata.get('heading') or ''}"
     passage = Statement(f"{heading}\n{text}\n{source.metadata.get('source', '')}")
     before: tuple[int, int] | None = None
-    for start, end in _whole_sentences(text):
+    for start, end in whole_sentences(text):
         statement = Statement(text[start:end])
         context = Statement(heading).terms
         first = start
@@ -125,7 +125,7 @@ def _quotes(number: int, source: Document) -> Iterator[_Quote]:
         before = start, end
 
 
-def _whole_sentences(text: str) -> list[tuple[int, int]]:
+def whole_sentences(text: str) -> list[tuple[int, int]]:
     """The sentences of a passage, those in one that the layout of a page has cut into lines."""
     spans: list[tuple[int, int]] = []
     for start, end in sentence_spans(text):

@@ -6,7 +6,8 @@
 | `balanced` | the model is told to say so; nothing found, no earlier turn: refusal | flagged | at least half of it is |
 | `open` | the model may answer from what it knows | flagged | anything of it is |
 
-"Of it" is by words and numbers. A refusal and an answer that states nothing are not grounded.
+"Of it" is by words and numbers. A refusal and an answer that states nothing are not grounded. The small profile cuts
+in balanced mode too, and where nothing is left it quotes the nearest sentence, or, with no passage at the bar, refuses.
 """
 
 import re
@@ -44,7 +45,7 @@ GREETINGS = {
     "en": "Hello! Ask me a question about the documents.",
     "zh": "您好！请提出有关文档的问题。",
 }
-"""What small talk gets in strict mode, where the model is not to speak without documents."""
+"""What small talk gets where the model is not to speak without documents."""
 SMALL_TALK = re.compile(
     r"\W*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks?(?: you)?(?: (?:very|so) much| a lot)?|ok(?:ay)?"
     r"|great|bye|goodbye|how are you|(?:你|您)好|嗨|早上好|下午好|晚上好|(?:多?谢谢?)(?:你|您)?了?|好的?|再见)"
@@ -66,6 +67,9 @@ class GroundingOptions(Options):
     mode: Mode = Field("balanced", description="strict, balanced or open; a request may say otherwise")
     unsupported: Literal["cut", "flag"] = Field("cut", description="sentences without evidence in strict mode")
     bar: float = Field(BAR, ge=0, le=1, description="relevance that a passage must reach for an answer in strict mode")
+    known: float = Field(
+        0.5, ge=0, le=1, description="share of the question's words, by rarity, that documents must hold for one"
+    )
     refusals: dict[str, str] = Field({}, description="strict mode's refusal by language: en (also any other), zh …")
 
     def refusal(self, question: str) -> str:
@@ -100,15 +104,23 @@ def _scored(passage: Document) -> bool:
 
 
 def reply_without_model(
-    question: str, searched: str, passages: Sequence[Document], options: GroundingOptions
+    question: str,
+    searched: str,
+    passages: Sequence[Document],
+    options: GroundingOptions,
+    *,
+    refuses: bool,
+    known: float = 1.0,
 ) -> str | None:
-    """What strict mode answers by itself: to small talk, and where no passage is good enough; else None.
+    """What is answered by program where only the documents' words count: small talk, and, if it `refuses`, where no
+    passage is good enough or the documents lack the question's words; else None.
 
-    `searched` is the question that the passages were found for.
+    `searched` is the question that the passages were found for, `known` the share of its words that any document holds.
     """
     if SMALL_TALK.fullmatch(question):
         return _in_language(question, GREETINGS)
-    return None if answerable(searched, passages, options.bar) else options.refusal(question)
+    answers = known >= options.known and answerable(searched, passages, options.bar)
+    return options.refusal(question) if refuses and not answers else None
 
 
 def _in_language(question: str, table: Mapping[str, str]) -> str:

@@ -30,6 +30,9 @@ class Profile:
     """Question-and-answer pairs of the conversation in the prompt at most."""
     max_tokens: int
     stop_at_repetition: bool
+    quotes: bool
+    """Outside of open mode, what the model says without evidence is left out, and where nothing is left, the nearest
+    sentence of the passages is the answer: a small model finds the words more often than it can say them."""
 
 
 SMALL = Profile(
@@ -41,6 +44,7 @@ SMALL = Profile(
     history_turns=0,
     max_tokens=60,
     stop_at_repetition=True,
+    quotes=True,
 )
 LARGE = Profile(
     system=(
@@ -55,6 +59,7 @@ LARGE = Profile(
     history_turns=20,
     max_tokens=512,
     stop_at_repetition=False,
+    quotes=False,
 )
 
 

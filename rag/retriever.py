@@ -1,7 +1,7 @@
 """The passages for a question: a dense and a lexical leg at the same time, fused into one score in [0, 1]."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
@@ -13,12 +13,16 @@ from pydantic import ConfigDict, Field
 
 from ingest.batches import in_batches
 from ingest.decode import storable
+from ingest.resident import unit
 from ingest.store import KnowledgeBase
+from ingest.terms import terms
 from llm.rerank import Reranker
+from rag.expected import ASKING
 from rag.likeness import Seen
 from rag.neighbours import widened
 from rag.questions import embed_question
 from rag.selection import Candidate, RetrievalOptions, spread
+from rag.statement import FUNCTION_WORDS, stem
 
 DEPTH, LEAST_DEPTH = 4, 40
 """Candidates of each leg for one passage wanted, and at least: what one leg ranks low may be lifted by the other."""
@@ -27,6 +31,8 @@ DEEPEST = 1000
 SPARE = 2
 """Of so many times as many candidates as are wanted the scores are exact, as some may say nearly the same."""
 SCORE_DIGITS = 4
+NO_WORD = "xqvzjxqvzj"
+"""Weighs what every word weighs that no document holds."""
 
 Filter = Mapping[str, Any]
 Scores = dict[str, float]
@@ -106,6 +112,33 @@ class HybridRetriever(BaseRetriever):
         if self.reranker and found:
             found = _reranked(found, self.reranker.score(search.query, _texts(found)))
         return self._passages(search, found)
+
+    def relevances(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How near each text is to the query on the scale of the score, as if it were a chunk; words count once and in
+        any form. It embeds the texts, so it takes time."""
+        query = storable(query)
+        vector, vectors = embed_question(query, self.embedder), self.embedder.embed_documents(list(texts))
+        weights = self.knowledge_base.relevance().for_question(query, self.embedder)
+        rarity = {stem(term): weight for term, weight in self.knowledge_base.term_weights(query).items()}
+        held = [sum(rarity.get(term, 0) for term in set(map(stem, terms(text)))) for text in texts]
+        covered = [weight / (sum(rarity.values()) or 1) for weight in held]
+        return [
+            weights.relevance(float(unit(vector) @ unit(one)), share)
+            for one, share in zip(vectors, covered, strict=True)
+        ]
+
+    def known(self, query: str, found: Sequence[str]) -> float:
+        """The share of the query's words, by rarity, that any document holds, or, in another form, a text of `found`;
+        1.0 where that says nothing: without a function word that they hold, it may be in another language."""
+        rarity = self.knowledge_base.term_weights(f"{storable(query)} {NO_WORD}")
+        unknown = rarity.pop(NO_WORD)
+        asking = {term for term in rarity if term in FUNCTION_WORDS or ASKING.fullmatch(term)}
+        said = {term: weight for term, weight in rarity.items() if term not in asking}
+        if not said or all(rarity[term] == unknown for term in asking):
+            return 1.0
+        forms = {stem(term) for text in found for term in terms(text)}
+        held = sum(weight for term, weight in said.items() if weight < unknown or stem(term) in forms)
+        return held / sum(said.values())
 
     def _checked(self, query: str, k: int | None, threshold: float | None, filter: Filter | None) -> _Search:
         wanted = self.k if k is None else k

@@ -20,6 +20,7 @@ from tests.rag.conftest import Gate
 
 QUESTION = Question("When does the canteen open?")
 REWRITES = replace(LARGE, follow_up="rewrite")
+BABBLES = replace(SMALL, quotes=False)
 HISTORY = (HumanMessage("Where is the canteen?"), AIMessage("In the cellar."))
 REPLY = "The canteen opens at noon [1]."
 
@@ -90,9 +91,9 @@ async def test_timings_name_every_stage(scripted, ask) -> None:
         ("One two.", LARGE, {}, "stop", "One two."),
         ("One two three.", LARGE, {"max_tokens": 2}, "length", "One two "),
         ("One two three.", replace(LARGE, max_tokens=1), {}, "length", "One "),
-        ("One. Two. One. Two. One.", SMALL, {}, "repetition", "One. Two."),
+        ("One. Two. One. Two. One.", BABBLES, {}, "repetition", "One. Two."),
         ("One. Two. One. Two. One.", LARGE, {}, "stop", "One. Two. One. Two. One."),
-        ("One. Two.", SMALL, {}, "stop", "One. Two."),
+        ("One. Two.", BABBLES, {}, "stop", "One. Two."),
         ("", LARGE, {}, "stop", ""),
     ],
 )

@@ -139,6 +139,22 @@ def test_sampling_reaches_the_model(chain, engine) -> None:
     assert engine.submitted[0].sampling.temperature == 0.5
 
 
+def test_a_call_chooses_its_grounding_mode(scripted, engine_loop, retriever) -> None:
+    engine = scripted(f"{ANSWER} Apples are free.")
+    engine.loop = engine_loop
+    chain = rag_chain(ChatVLLM(engine=engine), retriever)
+    asked = "The canteen opens at noon?"
+    answers = {mode: chain.invoke({"question": asked, "grounding": mode}) for mode in ("strict", "balanced", "open")}
+    assert {mode: result["answer"] for mode, result in answers.items()} == {
+        "strict": ANSWER,
+        "balanced": f"{ANSWER} Apples are free.",
+        "open": f"{ANSWER} Apples are free.",
+    }
+    assert {mode: result["grounding"].mode for mode, result in answers.items()} == {mode: mode for mode in answers}
+    refused = chain.invoke({"question": "Wo ist der Zeppelin?", "grounding": "strict"})
+    assert refused["grounding"].refused and len(engine.submitted) == 3
+
+
 @pytest.mark.parametrize("given", [{"questoin": QUESTION}, {"question": QUESTION, "k": 3}, {"history": []}, {}])
 def test_unknown_or_missing_keys_are_refused(chain, engine, given) -> None:
     with pytest.raises(ValueError, match="takes question, history, sampling and grounding"):
@@ -238,6 +254,6 @@ def test_the_profile_follows_the_models_size_and_the_options(engine, retriever) 
     engine.replies = ["One. Two. One. Two."]
     engine.parameters = 135_000_000
     chat = ChatVLLM(engine=engine)
-    assert rag_chain(chat, retriever).invoke(QUESTION)["answer"] == "One. Two."
+    assert rag_chain(chat, retriever).invoke({"question": QUESTION, "grounding": "open"})["answer"] == "One. Two."
     large = rag_chain(chat, retriever, AnswerOptions(profile="large"))
     assert large.invoke(QUESTION)["answer"] == "One. Two. One. Two."

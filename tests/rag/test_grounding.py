@@ -10,8 +10,8 @@ from llm.chat import ChatVLLM
 from rag.answer import Done, Event, Question, Sources, Token, answer
 from rag.citations import Sentence
 from rag.conversation import Conversations
-from rag.grounding import REFUSALS, GroundingOptions, answerable, judge, reply_without_model
-from rag.profile import LARGE
+from rag.grounding import GREETINGS, REFUSALS, GroundingOptions, answerable, judge, reply_without_model
+from rag.profile import LARGE, SMALL, Profile
 from tests.fakes import ScriptedEngine
 from tests.rag.conftest import passage
 
@@ -32,13 +32,18 @@ class Found(BaseRetriever):
 
 
 async def turn(
-    engine: ScriptedEngine, text: str, documents: list[Document], options: GroundingOptions, **more: str
+    engine: ScriptedEngine,
+    text: str,
+    documents: list[Document],
+    options: GroundingOptions,
+    profile: Profile = LARGE,
+    **more: str,
 ) -> tuple[list[Event], Done]:
     events: AsyncGenerator[Event, None] = answer(
         Question(text, **more),  # type: ignore[arg-type]
         chat=ChatVLLM(engine=engine),
         retriever=Found(documents=documents),
-        profile=LARGE,
+        profile=profile,
         conversations=Conversations(),
         grounding=options,
     )
@@ -93,6 +98,78 @@ async def test_strict_may_flag_instead(scripted) -> None:
     assert (done.grounding.grounded, done.grounding.refused) == (False, False)
 
 
+@pytest.mark.parametrize("mode", ["strict", "balanced"])
+@pytest.mark.parametrize(
+    ("question", "documents", "quote"),
+    [
+        ("When does the canteen open?", [CANTEEN, LEAVE], "The canteen opens at noon."),
+        ("How much is lunch?", [LEAVE, CANTEEN], "Lunch costs 60 kroner."),
+        ("员工年假有几天？", [CANTEEN, LEAVE], "员工每年有十二天年假。"),
+    ],
+)
+async def test_where_a_small_models_words_fail_the_nearest_sentence_is_quoted(
+    scripted, mode, question, documents, quote
+) -> None:
+    engine = scripted("Every visitor gets a free apple. " * 9)
+    got, done = await turn(engine, question, documents, GroundingOptions(mode=mode), SMALL)
+    assert [event.text for event in got if isinstance(event, Token)] == [quote]
+    assert (done.answer, done.finish_reason, done.grounding.grounded, done.grounding.score) == (
+        quote,
+        "stop",
+        True,
+        1.0,
+    )
+    (citation,) = done.citations
+    assert (citation.quote, citation.method, citation.match) == (quote, "quote", "exact")
+    assert isinstance(got[0], Sources)
+    document = got[0].prompt.sources[citation.source]
+    assert document.page_content[citation.start : citation.end] == quote
+    assert engine.unfinished == 0 and done.usage["completion_tokens"] > 0
+
+
+async def test_of_a_small_models_words_those_with_evidence_are_the_answer(scripted) -> None:
+    _, done = await turn(scripted(REPLY), "When does the canteen open?", [CANTEEN], GroundingOptions(), SMALL)
+    assert done.answer == "The canteen opens at noon. Lunch costs 60 kroner."
+    assert {citation.method for citation in done.citations} <= {"mark", "match"}
+
+
+async def test_a_small_model_that_fails_on_another_subject_is_followed_by_the_refusal(scripted) -> None:
+    engine = scripted("Norway won.")
+    _, done = await turn(engine, "Who won the cup?", [OFF_TOPIC], GroundingOptions(), SMALL)
+    assert (done.answer, done.grounding.refused, len(engine.submitted)) == (REFUSALS["en"], True, 1)
+    _, done = await turn(engine, "Who won the cup?", [], GroundingOptions(), SMALL)
+    assert done.answer == REFUSALS["en"]
+
+
+async def test_a_small_model_is_not_asked_for_small_talk_and_says_what_it_knows_in_open_mode(scripted) -> None:
+    engine = scripted("Norway won.")
+    _, done = await turn(engine, "谢谢！", [CANTEEN], GroundingOptions(), SMALL)
+    assert (done.answer, engine.submitted) == (GREETINGS["zh"], [])
+    _, done = await turn(engine, "Who won the cup?", [CANTEEN], GroundingOptions(mode="open"), SMALL)
+    assert (done.answer, done.citations) == ("Norway won.", [])
+
+
+async def test_strict_refuses_what_the_documents_have_no_words_for(scripted, retriever) -> None:
+    engine = scripted(REPLY)
+    turns = {"known": GroundingOptions(mode="strict", bar=0), "all": GroundingOptions(mode="strict", bar=0, known=0)}
+    asked = {
+        name: [
+            event
+            async for event in answer(
+                Question("Does the zeppelin unicycle in the canteen?"),
+                chat=ChatVLLM(engine=engine),
+                retriever=retriever,
+                profile=LARGE,
+                conversations=Conversations(),
+                grounding=options,
+            )
+        ][-1]
+        for name, options in turns.items()
+    }
+    assert {name: done.grounding.refused for name, done in asked.items()} == {"known": True, "all": False}
+    assert len(engine.submitted) == 1
+
+
 @pytest.mark.parametrize("mode", ["balanced", "open"])
 async def test_other_modes_ask_the_model_whatever_was_found_and_flag(scripted, mode: str) -> None:
     engine = scripted(REPLY)
@@ -131,7 +208,7 @@ async def test_small_talk_in_strict_mode_gets_a_fixed_reply(scripted, text: str,
     "text", ["Hi, when does the canteen open?", "Thanks to whom do we have it?", "你好，年假几天？", "OK button?"]
 )
 def test_a_question_behind_a_greeting_is_no_small_talk(text: str) -> None:
-    assert reply_without_model(text, text, [CANTEEN], STRICT) is None
+    assert reply_without_model(text, text, [CANTEEN], STRICT, refuses=True) is None
 
 
 def test_refusals_may_be_reworded_and_extended() -> None:
