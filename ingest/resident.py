@@ -1,4 +1,4 @@
-"""What is kept of a knowledge base's chunks in memory, so that a question with a filter need not ask Chroma.
+"""What is kept of a knowledge base's chunks in memory, so that few chunks or a filter need not ask Chroma.
 
 A chunk takes two bytes for each dimension and some 300 more. An id names all that is stored with it (`rows.chunk_id`),
 so that chunks only come and go.
@@ -55,9 +55,11 @@ class Resident:
                 self._there[row] = False
                 self.gone += 1
 
-    def meeting(self, where: Mapping[str, Any]) -> "numpy.ndarray":
+    def meeting(self, where: Mapping[str, Any] | None) -> "numpy.ndarray":
         """Which rows are there and meet Chroma's `where`, as an array of bool. Raises Unanswerable."""
-        met = self._columns.meeting(where, len(self))
+        import numpy
+
+        met = self._columns.meeting(where, len(self)) if where else numpy.ones(len(self), dtype="bool")
         return met if self._there is None else met & self._there[: len(met)]
 
     def similarities(self, vector: "numpy.ndarray", rows: Sequence[int]) -> "numpy.ndarray":

@@ -16,7 +16,7 @@ from ingest.batches import in_batches
 from ingest.columns import Columns, Unanswerable
 from ingest.journal import Journal
 from ingest.lexical import DamagedIndex
-from ingest.memory import Memory
+from ingest.memory import SMALL, Memory
 from ingest.metadata import OF_A_DOCUMENT, with_place
 from ingest.metadata import where as chroma_where
 from ingest.relevance import Relevance
@@ -45,6 +45,8 @@ class Searching(LangChainVectorStore):
 
     def __init__(self) -> None:
         self._memory: Memory | None = None
+        self._counted = (-1, 0)
+        """A generation of the journal, and the chunks that it has."""
         self._remembering = threading.Lock()
         self._queries: Passes[tuple[list[float], int], list[tuple[str, float]]] = Passes(self._query, "chroma")
         self._scans = ThreadPoolExecutor(1, "scan")
@@ -76,10 +78,12 @@ class Searching(LangChainVectorStore):
     def dense(self, vector: list[float], k: int, where: Mapping[str, Any] | None = None) -> list[tuple[str, float]]:
         """The `k` nearest chunks, of those whose metadata meet `where`: id and cosine similarity, best first.
 
-        Exact with a filter that leaves less than an eighth of the chunks, else as exact as Chroma's index.
+        Exact where there are at most SMALL chunks or a filter leaves less than an eighth of them; otherwise as exact as
+        Chroma's index.
         """
-        if where and (allowed := self._allowed(where)):
-            return self._nearest_of(vector, k, allowed)
+        is_small = self._is_small()
+        if (where or is_small) and (allowed := self._allowed(where)):
+            return self._compared(vector, k, allowed) if is_small else self._nearest_of(vector, k, allowed)
         found = self._nearest(vector, k, where)
         # Chunks of unfinished documents took places; how many is known only afterwards, and is nearly always none.
         if len(found) < k and (pending := len(self.journal.pending())):
@@ -176,21 +180,28 @@ class Searching(LangChainVectorStore):
             found = [(id_, similarity) for id_, similarity in found if id_ in met]
             if len(found) >= k:
                 return found[:k]
+        return self._compared(vector, k, allowed)
+
+    def _compared(self, vector: list[float], k: int, allowed: Allowed) -> list[tuple[str, float]]:
         found = result_of(self._scans.submit(allowed.nearest, vector, k))
         known = self.journal.known(id_ for id_, _ in found)
         return [(id_, similarity) for id_, similarity in found if id_ in known]
 
-    def _allowed(self, where: Mapping[str, Any]) -> Allowed | None:
-        """The chunks in memory that meet a filter; None where only Chroma knows."""
-        meeting, resident = chroma_where(where), self._resident()
-        if meeting is None or resident is None:
-            return None
-        with suppress(Unanswerable):
-            return Allowed(resident, resident.meeting(meeting))
+    def _is_small(self) -> bool:
+        generation = self.journal.generation()
+        if self._counted[0] != generation:
+            self._counted = generation, self.journal.count()[1]
+        return self._counted[1] <= SMALL
+
+    def _allowed(self, where: Mapping[str, Any] | None) -> Allowed | None:
+        """The chunks in memory that meet a filter, without one all; None where only Chroma knows."""
+        if resident := self._resident():
+            with suppress(Unanswerable):
+                return Allowed(resident, resident.meeting(chroma_where(where)))
         return None
 
     def _resident(self, *, begin: bool = True) -> Resident | None:
-        """The chunks in memory, where they are all there; a question with a filter begins to read them."""
+        """The chunks in memory, where they are all there; a question with a filter, or to few, begins to read them."""
         collection, generation = self.answering()
         with self._remembering:
             if begin and (self._memory is None or self._memory.collection != collection):
