@@ -67,7 +67,7 @@ class Resident:
         if self._matrix is None or not len(rows):
             return vector[:0]
         chosen = self._matrix[rows].astype("float32")
-        return (chosen @ vector) * self._scale[rows]
+        return ((chosen @ vector) * self._scale[rows]).clip(-1, 1)
 
     def nearest(self, vector: "numpy.ndarray", k: int, allowed: "numpy.ndarray") -> tuple["numpy.ndarray", Any]:
         """Of the rows that are allowed, an array of bool, those nearest to a vector of length 1, and their cosine

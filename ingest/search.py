@@ -82,7 +82,9 @@ class Searching(LangChainVectorStore):
         Chroma's index.
         """
         is_small = self._is_small()
-        if (where or is_small) and (allowed := self._allowed(where)):
+        # What another process has just written is not in the index that is loaded: nobody waits for it.
+        may_read = bool(where) or self.journal.generation() == self.answering()[1]
+        if (where or is_small) and (allowed := self._allowed(where, begin=may_read)):
             return self._compared(vector, k, allowed) if is_small else self._nearest_of(vector, k, allowed)
         found = self._nearest(vector, k, where)
         # Chunks of unfinished documents took places; how many is known only afterwards, and is nearly always none.
@@ -193,9 +195,9 @@ class Searching(LangChainVectorStore):
             self._counted = generation, self.journal.count()[1]
         return self._counted[1] <= SMALL
 
-    def _allowed(self, where: Mapping[str, Any] | None) -> Allowed | None:
+    def _allowed(self, where: Mapping[str, Any] | None, *, begin: bool = True) -> Allowed | None:
         """The chunks in memory that meet a filter, without one all; None where only Chroma knows."""
-        if resident := self._resident():
+        if resident := self._resident(begin=begin):
             with suppress(Unanswerable):
                 return Allowed(resident, resident.meeting(chroma_where(where)))
         return None

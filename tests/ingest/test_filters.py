@@ -119,6 +119,14 @@ def test_a_replaced_text_is_found_by_its_new_metadata_only(filled) -> None:
     assert filled.similarities(vector, [id_ for id_, _ in filled.dense(vector, 1)]) == pytest.approx([1], abs=1e-4)
 
 
+@pytest.fixture
+def none_are_few(monkeypatch) -> None:
+    """A knowledge base of so few chunks is large."""
+    monkeypatch.setattr(memory_module, "SMALL", 0)
+    monkeypatch.setattr("ingest.search.SMALL", 0)
+
+
+@pytest.mark.usefixtures("none_are_few")
 def test_many_chunks_are_read_by_a_thread_while_chroma_answers(filled, monkeypatch) -> None:
     monkeypatch.setattr(memory_module, "AT_ONCE", 5)
     monkeypatch.setattr(memory_module, "READ", 7)
@@ -139,6 +147,7 @@ def test_many_chunks_are_read_by_a_thread_while_chroma_answers(filled, monkeypat
         check(filled, where)
 
 
+@pytest.mark.usefixtures("none_are_few")
 def test_closing_does_not_wait_for_all_chunks_to_be_read(filled, monkeypatch) -> None:
     monkeypatch.setattr(memory_module, "AT_ONCE", 5)
     monkeypatch.setattr(memory_module, "READ", 1)
@@ -159,6 +168,16 @@ def test_closing_does_not_wait_for_all_chunks_to_be_read(filled, monkeypatch) ->
     assert len(times) == 1
 
 
+def test_of_few_chunks_each_is_found_whatever_the_index_reaches(filled, monkeypatch) -> None:
+    monkeypatch.setattr(filled, "_query", lambda questions: [[] for _ in questions])
+    ids = list(filled.journal.ids())
+    for id_, document in filled.stored(ids).items():
+        found = filled.dense(filled.embedder.embed_query(document.page_content), len(ids))
+        assert len(found) == len(ids)
+        assert dict(found)[id_] >= found[0][1] - 1e-3 and found[0][1] <= 1
+
+
+@pytest.mark.usefixtures("none_are_few")
 def test_a_question_without_a_filter_reads_nothing_into_memory(filled) -> None:
     filled.dense(filled.embedder.embed_query("leave"), 3)
     filled.lexical("leave", 3)

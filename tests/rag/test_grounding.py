@@ -171,14 +171,17 @@ async def test_strict_refuses_what_the_documents_have_no_words_for(scripted, ret
 
 
 @pytest.mark.parametrize("mode", ["balanced", "open"])
-async def test_other_modes_ask_the_model_whatever_was_found_and_flag(scripted, mode: str) -> None:
+async def test_other_modes_ask_the_model_and_flag_and_only_an_open_one_does_where_nothing_was_found(
+    scripted, mode: str
+) -> None:
     engine = scripted(REPLY)
     _, done = await turn(engine, "When does the canteen open?", [CANTEEN, OFF_TOPIC], GroundingOptions(mode=mode))
     assert [done.answer[slice(*span)] for span in done.grounding.unsupported] == ["Every visitor gets a free apple."]
     assert (done.grounding.mode, done.grounding.grounded) == (mode, True)
     assert 0.5 < done.grounding.score < 1
     _, empty = await turn(engine, "Who won?", [], GroundingOptions(mode=mode))
-    assert len(engine.submitted) == 2 and not empty.grounding.grounded
+    assert empty.grounding.refused == (mode == "balanced") and not empty.grounding.grounded
+    assert len(engine.submitted) == (2 if mode == "open" else 1)
     prompt = engine.tokenizer.decode(engine.submitted[0].prompt_ids)
     assert ("from what you know" in prompt) == (mode == "open")
 
