@@ -3,7 +3,7 @@
 Run: `python -m benchmarks.retrieval [CHUNKS ...] [--store FOLDER] [--fill]` (10000 and 100000; a million takes an hour
 to be filled). Vectors and texts are synthetic (`benchmarks.retrieval_base`), a question is six words of a chunk and a
 vector near its own, and its embedding is not timed. A filter is another one each time. With `--store` what was filled
-is kept and used again; with `--fill` nothing is asked.
+is kept and used again; with `--fill` nothing is asked. How far the filling has come is said on standard error.
 """
 
 import argparse
@@ -129,21 +129,34 @@ def by_chroma(knowledge_base: KnowledgeBase, question: Question) -> object:
     )
 
 
-def recall(knowledge_base: KnowledgeBase, asked: list[Question]) -> float:
-    """The share of the ten nearest chunks, by all vectors as Chroma gives them, that the dense leg finds."""
-    ids, parts, parted = list(knowledge_base.journal.ids()), [], []
-    for at in range(0, len(ids), 5000):
-        got = knowledge_base.collection.get(ids=ids[at : at + 5000], include=["embeddings", "metadatas"])
-        ids[at : at + 5000] = got["ids"]
-        parts.append(numpy.asarray(got["embeddings"], dtype="float32"))
-        parted += [int(str((about or {})["part"])) for about in got["metadatas"] or []]
-    every, part, hits = numpy.concatenate(parts), numpy.asarray(parted), 0
+@dataclass(frozen=True)
+class Every:
+    """All chunks as Chroma gives them."""
+
+    ids: list[str]
+    vectors: numpy.ndarray
+    parts: numpy.ndarray
+
+    @classmethod
+    def of(cls, knowledge_base: KnowledgeBase) -> "Every":
+        ids, vectors, parts = list(knowledge_base.journal.ids()), [], []
+        for at in range(0, len(ids), 5000):
+            got = knowledge_base.collection.get(ids=ids[at : at + 5000], include=["embeddings", "metadatas"])
+            ids[at : at + 5000] = got["ids"]
+            vectors.append(numpy.asarray(got["embeddings"], dtype="float32"))
+            parts += [int(str((about or {})["part"])) for about in got["metadatas"] or []]
+        return cls(ids, numpy.concatenate(vectors), numpy.asarray(parts))
+
+
+def recall(knowledge_base: KnowledgeBase, every: Every, asked: list[Question]) -> float:
+    """The share of the ten nearest chunks, by all vectors, that the dense leg finds."""
+    hits = 0
     for question in asked:
-        similarities = every @ numpy.asarray(question.vector, dtype="float32")
+        similarities = every.vectors @ numpy.asarray(question.vector, dtype="float32")
         if question.where:
             first, end = bounds(question.where)
-            similarities[(part < first) | (part >= end)] = -2
-        exact = {ids[row] for row in numpy.argpartition(similarities, -10)[-10:]}
+            similarities[(every.parts < first) | (every.parts >= end)] = -2
+        exact = {every.ids[row] for row in numpy.argpartition(similarities, -10)[-10:]}
         hits += len(exact & {id_ for id_, _ in knowledge_base.dense(question.vector, 10, question.where)})
     return hits / (10 * len(asked))
 
@@ -162,7 +175,7 @@ def at(share: float, took: list[float]) -> float:
 
 def measure(knowledge_base: KnowledgeBase, chunks: int) -> None:
     """The rows of one size."""
-    read = 0.0
+    every, read = Every.of(knowledge_base), 0.0
     for name, share in SHARES.items():
         if share and not read:
             read = time_to_memory(knowledge_base)
@@ -172,7 +185,7 @@ def measure(knowledge_base: KnowledgeBase, chunks: int) -> None:
         for at_once in AT_ONCE:
             took = asyncio.run(times(knowledge_base, asked, at_once))
             cells.append(f"{at(0.5, took):.1f} / {at(0.95, took):.1f}")
-        found = recall(knowledge_base, asked[:COMPARED])
+        found = recall(knowledge_base, every, asked[:COMPARED])
         print(
             f"| {chunks} | {name} | {' | '.join(cells)} | {found:.4f} | {stages(knowledge_base, asked)} |",
             flush=True,

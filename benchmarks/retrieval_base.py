@@ -1,6 +1,8 @@
 """The knowledge bases that `benchmarks.retrieval` asks: synthetic chunks with given vectors, put in by the writer."""
 
 import random
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -87,9 +89,15 @@ def filled(folder: Path, chunks: int) -> KnowledgeBase:
     documents = ((document, vectors.of_document(IN_A_DOCUMENT)) for document in _documents(chunks, chance))
     # Weights that are measured would be those of synthetic sentences, whose vectors nobody has made.
     knowledge_base.journal.note_relevance(replace(UNMEASURED, chunks=chunks))
+    began, told = time.perf_counter(), there
     with knowledge_base.writing() as writer:
         for batch in in_batches(islice(documents, there // IN_A_DOCUMENT, None), BATCH // IN_A_DOCUMENT):
             _add(writer, batch)
+            there += IN_A_DOCUMENT * len(batch)
+            if there - told >= chunks / 10:
+                rate = (there - told) / (time.perf_counter() - began)
+                print(f"{there} chunks, the last {there - told} at {rate:.0f}/s", file=sys.stderr, flush=True)
+                began, told = time.perf_counter(), there
     return knowledge_base
 
 
