@@ -8,7 +8,7 @@ from ingest import rows
 from ingest.about import About
 from ingest.batches import in_batches
 from ingest.collection import lexical_path
-from ingest.lexical import DamagedIndex, LexicalIndex, Mark
+from ingest.lexical import DamagedIndex, LexicalIndex, Likely, Mark
 from ingest.rows import Failure, StoredChunk, StoredDocument
 from ingest.terms import terms
 
@@ -70,19 +70,21 @@ class Journal(About):
         *,
         meets: Callable[[list[str]], Collection[str]] = lambda ids: ids,
         among: Collection[str] | None = None,
+        likely: Likely | None = None,
         depth: int = 0,
     ) -> list[tuple[str, float]]:
         """The lexical leg, without chunks that belong to no document: see `LexicalIndex.search`.
 
-        Of the candidates, at first `depth` or `k` of them, or of `among` only, those that `meets` leaves.
+        Of the candidates, at first `depth` or `k` of them, or of `among` only, those that `meets` leaves. Their ids are
+        not read where their keys are not `likely`, which must be so for all that `meets` leaves.
         """
         depth = max(k, depth)
         while True:
-            candidates = self._lexical.search(self._mark(), query, depth, among)
+            candidates, is_all = self._lexical.look(self._mark(), query, depth, among, likely)
             met = meets([id_ for id_, _ in candidates])
             known = self.known(met)
             found = [(id_, score) for id_, score in candidates if id_ in known]
-            if len(found) >= k or len(candidates) < depth:
+            if len(found) >= k or is_all:
                 return found[:k]
             depth *= 4
 

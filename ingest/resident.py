@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ingest.columns import Columns
+from ingest.lexical import Likely, key
 
 if TYPE_CHECKING:
     import numpy
@@ -19,6 +20,8 @@ FEW = 8
 SHORTLIST, AT_LEAST = 4, 32
 """So many times as many rows as are wanted are compared again, exactly: sums of float16 are rounded."""
 LEAST_NORM = 1e-12
+SPARSE, LARGEST = 16, 2**21
+"""Places for each key, and at most, that tell which keys are likely: the more, the fewer others are taken for them."""
 
 
 class Resident:
@@ -32,6 +35,7 @@ class Resident:
         self._columns = Columns()
         self._matrix: Any = None
         self._scale: Any = None
+        self._keys: Any = None
 
     def __len__(self) -> int:
         """Rows, those that are gone among them."""
@@ -42,6 +46,7 @@ class Resident:
         if not ids:
             return
         self._add_vectors(vectors)
+        self._keys[len(self.ids) : len(self.ids) + len(ids)] = [key(id_) for id_ in ids]
         self._columns.add(abouts)
         first = len(self.ids)
         self.ids.extend(ids)  # from here on the rows are seen
@@ -61,6 +66,10 @@ class Resident:
 
         met = self._columns.meeting(where, len(self)) if where else numpy.ones(len(self), dtype="bool")
         return met if self._there is None else met & self._there[: len(met)]
+
+    def keys(self, allowed: "numpy.ndarray") -> "numpy.ndarray":
+        """The lexical index's keys of the rows that are allowed, an array of bool."""
+        return self._keys[: len(allowed)][allowed]
 
     def similarities(self, vector: "numpy.ndarray", rows: Sequence[int]) -> "numpy.ndarray":
         """Cosine similarities of rows to a vector of length 1."""
@@ -97,6 +106,7 @@ class Resident:
             room = max(end, 2 * first)
             self._matrix = _longer(self._matrix, numpy.zeros((room, vectors.shape[1]), dtype="float16"))
             self._scale = _longer(self._scale, numpy.zeros(room, dtype="float32"))
+            self._keys = _longer(self._keys, numpy.zeros(room, dtype="uint32"))
             self._there = _longer(self._there, numpy.ones(room, dtype="bool"))
         unit = vectors / numpy.maximum(numpy.linalg.norm(vectors, axis=1, keepdims=True), LEAST_NORM)
         rounded = unit.astype("float16")
@@ -134,6 +144,15 @@ class Allowed:
         """Those of `ids` that are allowed."""
         row_of, end = self.resident.row_of, len(self.rows)
         return {id_ for id_ in ids if (row := row_of.get(id_, end)) < end and self.rows[row]}
+
+    def likely(self) -> Likely:
+        """Which keys of the lexical index may be those of these chunks: all that are, and few of the others."""
+        import numpy
+
+        places = 1 << (min(SPARSE * self.count, LARGEST) - 1).bit_length()
+        taken = numpy.zeros(places, dtype="bool")
+        taken[self.resident.keys(self.rows) & (places - 1)] = True
+        return lambda keys: taken[keys & (places - 1)]
 
     def nearest(self, vector: Sequence[float], k: int) -> list[tuple[str, float]]:
         """Exactly the `k` nearest of them: id and cosine similarity, best first."""

@@ -31,8 +31,9 @@ LOOKED_PAST = 1000
 """Chunks of unfinished documents that a query looks past at most."""
 DEEPER = 2
 """So many times as many candidates are looked at as would hold enough that meet a filter, were they spread evenly."""
-LISTED = 500
-"""Chunks whose ids are put into the lexical question; for more it takes less time to look at more candidates."""
+LISTED = 7
+"""The ids of chunks, whose number squared is at most so many times that of all, are put into the lexical question; for
+more it takes less time to look at more candidates."""
 NONE_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 Result = TypeVar("Result")
@@ -100,10 +101,11 @@ class Searching(LangChainVectorStore):
             return self._ask_lexical(
                 lambda journal: journal.search(query, k, meets=lambda ids: self._meeting(ids, where))
             )
-        if allowed.count <= LISTED:
+        if allowed.count**2 <= LISTED * len(allowed.rows):
             return self._ask_lexical(lambda journal: journal.search(query, k, among=allowed.ids()))
         depth = int(DEEPER * k * allowed.one_in)
-        return self._ask_lexical(lambda journal: journal.search(query, k, meets=allowed.of, depth=depth))
+        likely = allowed.likely() if allowed.one_in > DEEPER else None
+        return self._ask_lexical(lambda journal: journal.search(query, k, meets=allowed.of, likely=likely, depth=depth))
 
     def coverages(self, query: str, ids: list[str], known: Mapping[str, float] = NONE_KNOWN) -> list[float]:
         """How much of the query's terms each chunk holds, weighed by rarity: in [0, 2.2), 1 where it holds each once.

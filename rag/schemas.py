@@ -44,7 +44,20 @@ class Turn(BaseModel):
         return HumanMessage(self.content) if self.role == "user" else AIMessage(self.content)
 
 
-class AskRequest(BaseModel):
+class Searching(BaseModel):
+    """The fields of a request that say how its passages are searched for."""
+
+    k: int | None = Field(None, ge=1, le=MOST_PASSAGES)
+    score_threshold: float | None = Field(None, ge=0, le=1)
+    filter: Annotated[dict[str, Any], AfterValidator(_readable)] | None = None
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """Keywords of the retriever's call: those that were given."""
+        return {name: value for name in Searching.model_fields if (value := getattr(self, name)) is not None}
+
+
+class AskRequest(Searching):
     """Body of `POST /v1/knowledge-bases/{name}/ask`."""
 
     model_config = ConfigDict(extra="forbid")
@@ -55,16 +68,12 @@ class AskRequest(BaseModel):
     max_tokens: int | None = Field(None, ge=1, lt=2**31)
     temperature: float | None = Field(None, ge=0, le=2)
     grounding: Mode | None = None
-    k: int | None = Field(None, ge=1, le=MOST_PASSAGES)
-    score_threshold: float | None = Field(None, ge=0, le=1)
-    filter: Annotated[dict[str, Any], AfterValidator(_readable)] | None = None
 
     def as_question(self) -> Question:
         """What is asked, as the turn takes it."""
         sampling = self.model_dump(include={"max_tokens", "temperature"}, exclude_none=True)
-        search = self.model_dump(include={"k", "score_threshold", "filter"}, exclude_none=True)
         history = [turn.as_message() for turn in self.history]
-        return Question(self.question, history, sampling=sampling, search=search, grounding=self.grounding)
+        return Question(self.question, history, sampling=sampling, search=self.search, grounding=self.grounding)
 
 
 def event_name(event: Event) -> str:

@@ -16,7 +16,7 @@ from llm.options import SamplingOptions
 from rag.answer import Done, Event, Question, Sources, Token
 from rag.errors import status_and_body
 from rag.grounding import Mode
-from rag.schemas import Text, sources
+from rag.schemas import Searching, Text, sources
 from rag.service import Service
 from rag.streaming import EventStream, encode, first_of, while_connected
 
@@ -50,8 +50,11 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatCompletionRequest(BaseModel):
-    """Body of `POST /v1/chat/completions`; fields it does not name are ignored, as OpenAI clients send many."""
+class ChatCompletionRequest(Searching):
+    """Body of `POST /v1/chat/completions`; fields it does not name are ignored, as OpenAI clients send many.
+
+    `grounding` and the fields of the search are extensions of ours, as are `sources` and `grounding` in the answer.
+    """
 
     model: Text = ""
     messages: list[Message] = Field(min_length=1)
@@ -67,7 +70,6 @@ class ChatCompletionRequest(BaseModel):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Text | list[Text] | None = None
     grounding: Mode | None = None
-    """An extension of ours, as are `sources` and `grounding` in the answer."""
 
     def as_question(self) -> Question:
         """The last user message is the question, what stands before it the conversation."""
@@ -80,7 +82,12 @@ class ChatCompletionRequest(BaseModel):
         ]
         text = turns[last].text if last >= 0 else ""
         return Question(
-            text, history, instructions="\n\n".join(system), sampling=self._sampling(), grounding=self.grounding
+            text,
+            history,
+            instructions="\n\n".join(system),
+            sampling=self._sampling(),
+            search=self.search,
+            grounding=self.grounding,
         )
 
     def _sampling(self) -> dict[str, Any]:

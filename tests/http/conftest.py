@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ingest(folder, knowledge_base, IngestOptions(workers=0))
     knowledge_base.close()
     three = KnowledgeBase.open(path, "three", WordCountEmbedder(), create=True)
-    three.add_texts(THREE, [{"year": 2024}, {"year": 2025}, {}])
+    three.add_texts(THREE, [{"year": 2024}, {"year": 2025}, {"部门": "人事部"}])
     three.close()
     KnowledgeBase.open(path, "空", WordCountEmbedder(), create=True).close()
     return path

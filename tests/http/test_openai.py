@@ -85,6 +85,47 @@ async def test_what_cannot_be_done_is_a_400(client: httpx.AsyncClient, engine: S
     assert not engine.submitted
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_k_threshold_and_filter_go_along_as_extra_body(official: openai.AsyncOpenAI, stream: bool) -> None:
+    async def found(question: str = "Leave is 25 days.", **search: Any) -> list[str]:
+        asked: list[Any] = [{"role": "user", "content": question}]
+        completions = official.with_options(timeout=60).chat.completions  # the first filter of a process loads torch
+        got: Any = await completions.create(model="any@three", messages=asked, extra_body=search, stream=stream)
+        events = [event async for event in got] if stream else [got]
+        return [one["text"] for one in events[0].sources]
+
+    every = await found()
+    assert len(every) == 3
+    assert await found(k=1) == every[:1] == ["Leave is 25 days."]
+    assert await found(filter={"year": {"$gt": 2024}}) == ["Leave is 30 days from 2025 on."]
+    assert (
+        await found(filter={"部门": "人事部"})
+        == await found(filter={"部门": {"$in": ["人事部", "财务部"]}})
+        == ["病假为七天。"]
+    )
+    assert await found(filter={"部门": "财务部"}) == await found("zyzzyva", score_threshold=1) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"k": 1001},
+        {"score_threshold": 1.5},
+        {"filter": {"部门": {"$foo": "人事部"}}},
+        {"filter": {"$or": []}},
+        {"filter": "leave.md"},
+    ],
+    ids=str,
+)
+async def test_a_search_that_cannot_be_meant_is_the_clients_bad_request(
+    official: openai.AsyncOpenAI, engine: ScriptedEngine, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
+        await official.chat.completions.create(model="any@three", messages=MESSAGES, extra_body=wrong)
+    assert not engine.submitted
+
+
 async def test_an_unknown_knowledge_base_is_a_404(official: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="nobody"):
         await official.chat.completions.create(model="any@nobody", messages=MESSAGES)

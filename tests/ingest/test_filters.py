@@ -43,7 +43,7 @@ def add(knowledge_base: KnowledgeBase, numbers: range) -> None:
 @pytest.fixture(params=["few", "many"])
 def filled(knowledge_base, request, monkeypatch) -> KnowledgeBase:
     """With "many" no filter leaves few enough to be listed in the lexical question."""
-    monkeypatch.setattr(search_module, "LISTED", 500 if request.param == "few" else 0)
+    monkeypatch.setattr(search_module, "LISTED", 60 if request.param == "few" else 0)
     add(knowledge_base, range(60))
     return knowledge_base
 

@@ -160,7 +160,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.parametrize("file", ["idx", "term", "fieldnorm", "store", "del"])
+@pytest.mark.parametrize("file", ["idx", "term", "fieldnorm", "store", "fast", "del"])
 def test_any_damaged_file_is_noticed(index: LexicalIndex, mark: Mark, file: str, kind: str) -> None:
     mark = index.write(mark, ["c0"], ())
     index.check(mark, len(TEXTS) - 1)

@@ -4,24 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.retrieval_quality import CHUNKS, DATA, XQUAD, found, load, made_of, ways
+from benchmarks.retrieval_quality import CHUNKS, DATA, XQUAD, Remembering, found, load, made_of, ways
 from ingest.pipeline import ingest
 from ingest.relevance import UNMEASURED
 from ingest.store import KnowledgeBase
 from llm.embeddings import Embedder
 from rag.retriever import HybridRetriever
 
-EVERY = 6
-"""Of the questions: with all of them it takes minutes."""
+TARGETS = {"en": (0.945, 0.995), "zh": (0.92, 0.988)}
+"""R@1 and R@5 over all 1,190 questions of a language, asked of its own paragraphs."""
+BEHIND = 0.003
+"""How far fusion may stay behind its better leg."""
 # The data set lies beside the repository, not in it.
 needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="needs the XQuAD files beside the repository")
 
 
 @pytest.fixture(scope="module")
 def embedder() -> Embedder:
-    return Embedder()
+    return Remembering()
 
 
+@pytest.mark.timeout(400)
 @needs_xquad
 @pytest.mark.parametrize("languages", [["en"], ["zh"], ["en", "zh"]], ids="+".join)
 def test_fusion_reaches_its_targets_and_its_better_leg(languages: list[str], embedder: Embedder) -> None:
@@ -32,9 +35,11 @@ def test_fusion_reaches_its_targets_and_its_better_leg(languages: list[str], emb
         assert ("zh" in languages) is (relevance.characters != UNMEASURED.characters)
         for language, (_, asked) in loaded.items():
             legs = ways(knowledge_base, embedder, None)
-            fused, *others = (found(legs[name], asked[::EVERY]) for name in ("fused", "dense", "BM25"))
-            for rank, target in enumerate({"en": (0.945, 0.995), "zh": (0.92, 0.988)}[language]):
-                assert fused[rank] >= max(target, *(other[rank] - 0.003 for other in others))
+            fused, *others = (found(legs[name], asked) for name in ("fused", "dense", "BM25"))
+            figures = f"{language} of {languages}: R@1 and R@5 are {fused}, of the legs {others}"
+            assert all(fused[rank] >= max(other[rank] for other in others) - BEHIND for rank in (0, 1)), figures
+            if languages == [language]:
+                assert all(fused[rank] >= TARGETS[language][rank] for rank in (0, 1)), figures
 
 
 @needs_xquad

@@ -12,7 +12,12 @@ from tests.model.test_service import events
 from tests.slow.conftest import RunningService, running
 from tests.slow.gone import wait_until_gone
 
-LONG = {"question": "Tell me all about the Terrano 3.", "max_tokens": 2000}
+# The small profile streams in no other mode.
+LONG = {
+    "question": "Tell me all about the Terrano 3.",
+    "max_tokens": 2000,
+    "grounding": "open",
+}
 ASK = "v1/knowledge-bases/default/ask"
 
 
