@@ -41,8 +41,8 @@ class Signs:
     @property
     def likelihood(self) -> float:
         """In [0, 1]: a logistic regression on every third question of XQuAD, English and Chinese, each asked of 120
-        paragraphs with its own and of the 120 others. See `benchmarks/refusals.py`."""
-        exponent = 5.2 * self.similarity + 9.1 * self.coverage + 3.0 * self.lead - 8.95
+        paragraphs with its own and of the 120 others: `python -m benchmarks.refusals fit`."""
+        exponent = 5.0 * self.similarity + 8.9 * self.coverage + 2.7 * self.lead - 8.4
         return 1 / (1 + math.exp(-exponent))
 
 
