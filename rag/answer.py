@@ -17,7 +17,8 @@ from rag.condense import searches
 from rag.conversation import Conversation, Conversations
 from rag.counting import TokenCounter
 from rag.grounding import RULES, Grounding, GroundingOptions, Mode, answerable, judge, reply_without_model
-from rag.nearest import known_share, nearest_sentence
+from rag.likelihood import likelihood
+from rag.nearest import nearest_sentence
 from rag.profile import Profile
 from rag.prompt import Prompt, build_prompt, unsent
 from rag.search import search
@@ -162,8 +163,14 @@ async def _fixed(
     refuses = mode == "strict" or (mode == "balanced" and not passages and not question.history)
     if not (cut or refuses):
         return None
-    known = await asyncio.to_thread(known_share, searched, passages, retriever) if mode == "strict" else 1.0
-    return reply_without_model(question.text, searched, passages, options, refuses=refuses, known=known)
+    likely = 1.0
+    if mode == "strict" and options.likelihood:
+        texts = {
+            searched,
+            question.text,
+        }  # a follow-up is searched for with a turn before it, whose words may be elsewhere
+        likely = max([await asyncio.to_thread(likelihood, text, passages, retriever) for text in texts])
+    return reply_without_model(question.text, searched, passages, options, refuses=refuses, likelihood=likely)
 
 
 def _quoted(citing: Citing, searched: str, sources: Mapping[int, Document], retriever: BaseRetriever) -> str:

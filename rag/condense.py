@@ -14,6 +14,7 @@ from ingest.terms import terms
 from llm.chat import ChatVLLM
 from llm.protocol import URGENT, EngineBusy, EngineStopping, EngineUnavailable
 from rag.conversation import MARKS
+from rag.pleasantries import is_pleasantry
 from rag.profile import Profile
 
 MAX_TOKENS = 64
@@ -27,25 +28,10 @@ REWRITE = (
     "Rewrite the user's last message as one question that can be understood without the conversation. Keep its "
     "language. Write only the question."
 )
-PLEASANTRY = re.compile(
-    r"\W*((many )?thanks|thank you|thx|ok(ay)?|all right|alright|got it|i see|great|perfect|cool|wow|nice|well done|"
-    r"hi|hello|hey|good (morning|afternoon|evening|night|day)|(good)?bye|see you|no (worries|problem)|you'?re welcome|"
-    r"那先这样|那就这样|先这样|谢|多谢|感谢|好的|好吧|好嘞|行，|嗯|哦|明白|知道了|了解|收到|太好了|太棒|"
-    r"你好|您好|早上好|上午好|下午好|晚上好|早安|晚安|再见|拜拜|不客气|没关系|没事|辛苦|哈哈|厉害)"
-    r"(?![a-z])",
-    re.IGNORECASE,
-)
-ASKS = re.compile(
-    r"[?？]|\b(what|who|whose|whom|which|when|where|why|how|tell|show|list|explain|give|find|need to|want)\b|"
-    r"什么|谁|哪|几|多少|多久|多大|多长|怎么|怎样|为什么|吗|呢|请问|告诉|介绍|说明|解释|列出|我问",
-    re.IGNORECASE,
-)
 LATIN = {"LATIN", "FULLWIDTH", ""}
 LATIN_WORD = re.compile(r"[A-Za-z\u00c0-\u024f]+")
 NAMED: RunnableConfig = {"run_name": "rewrite_follow_up"}
 """Tells this run of the model from the answer's, in callbacks, traces and events."""
-LONGEST_PLEASANTRY = 12
-"""Terms: a longer message says more than thanks."""
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +54,6 @@ async def searches(
     if profile.follow_up == "rewrite" and (rewritten := await _rewritten(question, history, chat)):
         return list(dict.fromkeys([rewritten, *alone]))
     return [*(f"{asked}\n{said}\n{question}" for asked, said in reversed(turns[-TURNS:])), *alone]
-
-
-def is_pleasantry(message: str) -> bool:
-    """Whether a message says thanks, hello or the like, and asks for nothing."""
-    if not PLEASANTRY.match(message) or ASKS.search(message):
-        return False
-    return len(set(terms(message))) <= LONGEST_PLEASANTRY
 
 
 def _turns(history: Sequence[BaseMessage]) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from ingest.relevance import BAR
 from llm.options import Options
 from rag.amounts import identifiers
 from rag.citations import Sentence, UnverifiedMark
+from rag.pleasantries import is_small_talk
 
 Mode = Literal["strict", "balanced", "open"]
 
@@ -46,12 +47,6 @@ GREETINGS = {
     "zh": "您好！请提出有关文档的问题。",
 }
 """What small talk gets where the model is not to speak without documents."""
-SMALL_TALK = re.compile(
-    r"\W*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks?(?: you)?(?: (?:very|so) much| a lot)?|ok(?:ay)?"
-    r"|great|bye|goodbye|how are you|(?:你|您)好|嗨|早上好|下午好|晚上好|(?:多?谢谢?)(?:你|您)?了?|好的?|再见)"
-    r"[\s,!.?，！。？~～啊呀吗]*",
-    re.IGNORECASE,
-)
 SCRIPTS = {
     "ja": r"[\u3041-\u30fa]",
     "zh": r"[\u3400-\u9fff]",
@@ -67,8 +62,11 @@ class GroundingOptions(Options):
     mode: Mode = Field("balanced", description="strict, balanced or open; a request may say otherwise")
     unsupported: Literal["cut", "flag"] = Field("cut", description="sentences without evidence in strict mode")
     bar: float = Field(BAR, ge=0, le=1, description="relevance that a passage must reach for an answer in strict mode")
-    known: float = Field(
-        0.5, ge=0, le=1, description="share of the question's words, by rarity, that documents must hold for one"
+    likelihood: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="least likelihood that the passages answer the question, for an answer in strict mode",
     )
     refusals: dict[str, str] = Field({}, description="strict mode's refusal by language: en (also any other), zh …")
 
@@ -110,16 +108,16 @@ def reply_without_model(
     options: GroundingOptions,
     *,
     refuses: bool,
-    known: float = 1.0,
+    likelihood: float = 1.0,
 ) -> str | None:
     """What is answered by program where only the documents' words count: small talk, and, if it `refuses`, where no
-    passage is good enough or the documents lack the question's words; else None.
+    passage is good enough or an answer in them is not likely; else None.
 
-    `searched` is the question that the passages were found for, `known` the share of its words that any document holds.
+    `searched` is the question that the passages were found for, `likelihood` what `rag.likelihood` says of them.
     """
-    if SMALL_TALK.fullmatch(question):
+    if is_small_talk(question):
         return _in_language(question, GREETINGS)
-    answers = known >= options.known and answerable(searched, passages, options.bar)
+    answers = likelihood >= options.likelihood and answerable(searched, passages, options.bar)
     return options.refusal(question) if refuses and not answers else None
 
 

@@ -1,6 +1,7 @@
 """The passages for a question: a dense and a lexical leg at the same time, fused into one score in [0, 1]."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
@@ -22,7 +23,7 @@ from rag.likeness import Seen
 from rag.neighbours import widened
 from rag.questions import embed_question
 from rag.selection import Candidate, RetrievalOptions, spread
-from rag.statement import FUNCTION_WORDS, stem
+from rag.statement import FUNCTION_WORDS, HAN, stem
 
 DEPTH, LEAST_DEPTH = 4, 40
 """Candidates of each leg for one passage wanted, and at least: what one leg ranks low may be lifted by the other."""
@@ -31,6 +32,7 @@ DEEPEST = 1000
 SPARE = 2
 """Of so many times as many candidates as are wanted the scores are exact, as some may say nearly the same."""
 SCORE_DIGITS = 4
+KANA = re.compile(r"[\u3041-\u30ff]")
 NO_WORD = "xqvzjxqvzj"
 """Weighs what every word weighs that no document holds."""
 
@@ -127,18 +129,22 @@ class HybridRetriever(BaseRetriever):
             for one, share in zip(vectors, covered, strict=True)
         ]
 
-    def known(self, query: str, found: Sequence[str]) -> float:
-        """The share of the query's words, by rarity, that any document holds, or, in another form, a text of `found`;
-        1.0 where that says nothing: without a function word that they hold, it may be in another language."""
-        rarity = self.knowledge_base.term_weights(f"{storable(query)} {NO_WORD}")
+    def similarities(self, query: str, texts: Sequence[str]) -> list[float]:
+        """The cosine of the query to each text, in [-1, 1]. It embeds the texts, so it takes time."""
+        vector = unit(embed_question(storable(query), self.embedder))
+        return [float(vector @ unit(one)) for one in self.embedder.embed_documents(list(texts))]
+
+    def rarities(self, query: str) -> dict[str, float]:
+        """The weight of each of the query's words, by stem, that say what is asked for; nothing where no document holds
+        a function word of its language, which the embedder may read."""
+        is_chinese = HAN.search(query) and not KANA.search(query)
+        rarity = self.knowledge_base.term_weights(f"{storable(query)} {NO_WORD} {'的' if is_chinese else ''}")
         unknown = rarity.pop(NO_WORD)
         asking = {term for term in rarity if term in FUNCTION_WORDS or ASKING.fullmatch(term)}
-        said = {term: weight for term, weight in rarity.items() if term not in asking}
-        if not said or all(rarity[term] == unknown for term in asking):
-            return 1.0
-        forms = {stem(term) for text in found for term in terms(text)}
-        held = sum(weight for term, weight in said.items() if weight < unknown or stem(term) in forms)
-        return held / sum(said.values())
+        if all(rarity[term] == unknown for term in asking):
+            return {}
+        said = sorted((term for term in rarity if term not in asking), key=lambda term: -rarity[term])
+        return {stem(term): rarity[term] for term in said}
 
     def _checked(self, query: str, k: int | None, threshold: float | None, filter: Filter | None) -> _Search:
         wanted = self.k if k is None else k

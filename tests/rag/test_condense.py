@@ -8,7 +8,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from llm.chat import ChatVLLM
 from llm.protocol import URGENT, EngineBusy, EngineStopping, EngineUnavailable, InvalidRequest
-from rag.condense import LONGEST, is_pleasantry, searches
+from rag.condense import LONGEST, searches
+from rag.pleasantries import is_pleasantry
 from rag.profile import LARGE, SMALL
 
 REWRITES = replace(LARGE, follow_up="rewrite")

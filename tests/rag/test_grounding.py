@@ -151,7 +151,10 @@ async def test_a_small_model_is_not_asked_for_small_talk_and_says_what_it_knows_
 
 async def test_strict_refuses_what_the_documents_have_no_words_for(scripted, retriever) -> None:
     engine = scripted(REPLY)
-    turns = {"known": GroundingOptions(mode="strict", bar=0), "all": GroundingOptions(mode="strict", bar=0, known=0)}
+    turns = {
+        "likely": GroundingOptions(mode="strict", bar=0),
+        "all": GroundingOptions(mode="strict", bar=0, likelihood=0),
+    }
     asked = {
         name: [
             event
@@ -166,7 +169,7 @@ async def test_strict_refuses_what_the_documents_have_no_words_for(scripted, ret
         ][-1]
         for name, options in turns.items()
     }
-    assert {name: done.grounding.refused for name, done in asked.items()} == {"known": True, "all": False}
+    assert {name: done.grounding.refused for name, done in asked.items()} == {"likely": True, "all": False}
     assert len(engine.submitted) == 1
 
 

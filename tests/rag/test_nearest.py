@@ -4,7 +4,7 @@ import pytest
 from langchain_core.documents import Document
 
 from rag.expected import holds_what_is_asked
-from rag.nearest import Nearest, known_share, nearest_sentence
+from rag.nearest import Nearest, nearest_sentence
 from rag.retriever import HybridRetriever
 from tests.rag.conftest import passage
 from tests.rag.test_grounding import Found
@@ -78,24 +78,3 @@ def test_what_a_question_asks_for_is_a_number_a_time_or_a_person(question: str, 
 @pytest.mark.parametrize("question", ["Does it measure nitrogen?", "What does E140 mean?", "可以带宠物吗？", ""])
 def test_a_question_for_something_else_is_held_by_any_sentence(question: str) -> None:
     assert holds_what_is_asked(question, "It is paid.")
-
-
-@pytest.mark.parametrize(
-    ("question", "least", "most"),
-    [
-        ("When does the canteen open?", 1.0, 1.0),
-        ("Why does the zeppelin unicycle?", 0.0, 0.0),
-        ("When does the zeppelin travel?", 0.1, 0.5),
-        ("年假有几天？", 1.0, 1.0),
-        ("火星的年假有几天？", 0.3, 0.8),
-        ("Wann landet ein Zeppelin?", 1.0, 1.0),
-        ("ゼッペリンはいつ着陸しますか", 1.0, 1.0),
-        ("the of", 1.0, 1.0),
-        ("", 1.0, 1.0),
-    ],
-    ids=lambda one: str(one) or "empty",
-)
-def test_known_is_the_share_of_the_words_that_documents_hold(retriever, question, least, most) -> None:
-    """Of a language of which they hold no function word nothing is known: the embedder may read it."""
-    assert least <= known_share(question, retriever.invoke(question), retriever) <= most
-    assert known_share(question, [], OTHER) == 1.0
