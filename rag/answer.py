@@ -165,11 +165,9 @@ async def _fixed(
         return None
     likely = 1.0
     if mode == "strict" and options.likelihood:
-        texts = {
-            searched,
-            question.text,
-        }  # a follow-up is searched for with a turn before it, whose words may be elsewhere
-        likely = max([await asyncio.to_thread(likelihood, text, passages, retriever) for text in texts])
+        # A follow-up is searched for with a turn before it, whose words may be elsewhere.
+        told = [await asyncio.to_thread(likelihood, text, passages, retriever) for text in {searched, question.text}]
+        likely = max(told)
     return reply_without_model(question.text, searched, passages, options, refuses=refuses, likelihood=likely)
 
 
