@@ -3,8 +3,8 @@
 On `data/questions.jsonl`, and on XQuAD's questions, each asked of the half of the paragraphs that has its own and of
 the other half, in which the rest of its article is. For each way of telling: the area under its ROC curve, the share of
 unanswerable questions refused where nine in ten of the others are answered, and of these answered where nine in ten of
-those are refused; for each rule, both shares. `fit` prints the weights of `rag.likelihood` instead, by every third
-question; the others are measured.
+those are refused; for each rule, and for strict mode with other values of `grounding.likelihood`, both shares. `fit`
+prints the weights of `rag.likelihood` instead, by every third question; the others are measured.
 """
 
 import json
@@ -34,16 +34,18 @@ Scores = dict[str, float]
 Told = list[tuple[Scores, bool]]
 """Of each question also whether it can be answered."""
 BEST, KNOWN, LIKELY = "best passage's score", "words in any document, by rarity", "likelihood"
-COVERED = "its words in one passage, by rarity"
-HALF = GroundingOptions().likelihood
+COVERED, STRICT = "its words in one passage, by rarity", "likelihood, 0 where strict mode refuses without it"
+LEAST = GroundingOptions().likelihood
 RULES: dict[str, Callable[[Scores], bool]] = {
     "passage at the bar": lambda one: one[BEST] >= BAR,
     "half of the words known": lambda one: one[KNOWN] >= 0.5,
     "both": lambda one: one[BEST] >= BAR and one[KNOWN] >= 0.5,
     "product of both": lambda one: one[BEST] * one[KNOWN] >= 0.5,
-    "likelihood": lambda one: one[LIKELY] >= HALF,
-    "strict mode: likelihood, bar, codes": lambda one: one["strict"] > 0,
+    "likelihood": lambda one: one[LIKELY] >= LEAST,
+    "strict mode: likelihood, bar, codes": lambda one: one[STRICT] >= LEAST,
 }
+LEASTS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
+"""Values of `grounding.likelihood` that are compared."""
 EVERY = 6
 ASKED_AT_ONCE = 8
 
@@ -75,7 +77,6 @@ def scores(question: str, *, retriever: HybridRetriever) -> Scores:
     passages = retriever.invoke(question)
     texts = [one.page_content[start:end] for one in passages for start, end in whole_sentences(one.page_content)]
     found = signs(question, passages, retriever) or Signs(1.0, 1.0, 1.0)
-    strict = found.likelihood >= HALF and answerable(question, passages, BAR)
     return {
         BEST: max(passage.metadata["score"] for passage in passages),
         "best sentence's relevance": max(retriever.relevances(question, texts)),
@@ -84,7 +85,7 @@ def scores(question: str, *, retriever: HybridRetriever) -> Scores:
         "lead over the second passage": found.lead,
         KNOWN: known(question, [one.page_content for one in passages], retriever),
         LIKELY: found.likelihood,
-        "strict": float(strict),
+        STRICT: found.likelihood * answerable(question, passages, BAR),
     }
 
 
@@ -108,7 +109,7 @@ def answered(answerable: list[float], unanswerable: list[float], share: float) -
 
 def rows(name: str, told: Told) -> Iterator[str]:
     """Lines of the table of ways."""
-    for way in [way for way in told[0][0] if way != "strict"]:
+    for way in [way for way in told[0][0] if way != STRICT]:
         one, two = ([score[way] for score, answers in told if answers == is_] for is_ in (True, False))
         bar, share = refused(one, two, 0.9)
         numbers = f"{area(one, two):.3f} | {share:.2f} (bar {bar:.3f}) | {answered(one, two, 0.9):.2f}"
@@ -117,11 +118,24 @@ def rows(name: str, told: Told) -> Iterator[str]:
 
 def rule_rows(name: str, told: Told) -> Iterator[str]:
     """Lines of the table of rules: how many each answers of one kind and refuses of the other."""
-    one, two = ([score for score, answers in told if answers == is_] for is_ in (True, False))
     for rule, answers in RULES.items():
-        right, refusing = sum(map(answers, one)), sum(not answers(score) for score in two)
-        shares = f"{right}/{len(one)} ({right / len(one):.2f}) | {refusing}/{len(two)} ({refusing / len(two):.2f})"
-        yield f"| {name} | {rule} | {shares} |"
+        yield f"| {name} | {rule} | {both_shares(told, answers)} |"
+
+
+def least_rows(every: dict[str, Told]) -> Iterator[str]:
+    """The table of strict mode's options."""
+    yield f"| `grounding.likelihood` | {' | '.join(f'{name}, answered | refused' for name in every)} |"
+    yield f"|{'---|' * (1 + 2 * len(every))}"
+    for least in LEASTS:
+        shares = (both_shares(told, lambda one, least=least: one[STRICT] >= least) for told in every.values())
+        yield f"| {least} | {' | '.join(shares)} |"
+
+
+def both_shares(told: Told, answers: Callable[[Scores], bool]) -> str:
+    """Two cells: how many of the answerable are answered, and of the others refused."""
+    one, two = ([score for score, is_ in told if is_ == wanted] for wanted in (True, False))
+    right, refusing = sum(map(answers, one)), sum(not answers(score) for score in two)
+    return f"{right}/{len(one)} ({right / len(one):.2f}) | {refusing}/{len(two)} ({refusing / len(two):.2f})"
 
 
 def of_the_sample(embedder: Embedder, threads: ThreadPoolExecutor) -> dict[str, Told]:
@@ -182,6 +196,7 @@ def main(fits: bool) -> None:
     print(*(row for name, told in every.items() for row in rows(name, told)), sep="\n")
     print("\n| questions | rule | answered | refused |\n|---|---|---|---|")
     print(*(row for name, told in every.items() for row in rule_rows(name, told)), sep="\n")
+    print("", *least_rows(every), sep="\n")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class GroundingOptions(Options):
     unsupported: Literal["cut", "flag"] = Field("cut", description="sentences without evidence in strict mode")
     bar: float = Field(BAR, ge=0, le=1, description="relevance that a passage must reach for an answer in strict mode")
     likelihood: float = Field(
-        0.5,
+        0.35,
         ge=0,
         le=1,
         description="least likelihood that the passages answer the question, for an answer in strict mode",
