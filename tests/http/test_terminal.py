@@ -131,7 +131,7 @@ def test_the_parts_themselves_answer_the_same(store: Path) -> None:
         engine.loop = thread.loop
         local = Local(build_service(Settings(store={"path": store}), engine, WordCountEmbedder()))
         events = list(local.ask("default", {"question": "How many days of annual leave?"}))
-        assert [event for event, _ in events][0] == "sources" and [event for event, _ in events][-1] == "done"
+        assert (events[0][0], events[-1][0]) == ("sources", "done")
         assert events[-1][1]["answer"] == ANSWER
         assert local.search("three", {"question": "病假", "k": 1})["passages"][0]["text"] == "病假为七天。"
         local.service.library.close()
