@@ -11,6 +11,7 @@ from ingest.command import Parser, plainly, refused, start
 from rag.evaluation import command as eval_command
 from rag.settings import Settings
 from rag.terminal import command as terminal
+from rag.terminal import config, doctor
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,6 +32,8 @@ def _parser() -> Parser:
     terminal.add_commands(commands)
     about = "ask questions with known answers; count what is found, cited, answered and refused"
     eval_command.add_arguments(commands.add_parser("eval", help=about, description=f"{about}."))
+    config.add_command(commands)
+    doctor.add_command(commands)
     return parser
 
 
