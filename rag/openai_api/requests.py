@@ -149,7 +149,7 @@ class ChatCompletionRequest(Searching, SamplingOptions):
         for at, tool in enumerate(tools or ()):
             if tool.get("type") != "function" or not isinstance((tool.get("function") or {}).get("name"), str):
                 raise ValueError(f"tool {at} is no function with a name")
-        return openai_tools(tools, strict=False) if tools else None
+        return openai_tools(tools) if tools else None
 
     @field_validator("tool_choice")
     @classmethod

@@ -64,9 +64,13 @@ def test_a_knowledge_base_of_another_embedder_is_told(tmp_path: Path) -> None:
     assert "手册" in told[1].mend
 
 
-def test_a_store_that_cannot_be_read_ends_no_other_check(tmp_path: Path) -> None:
-    KnowledgeBase.open(tmp_path / "store", "手册", WordCountEmbedder(), create=True).close()
-    (tmp_path / "store" / "chroma.sqlite3").write_bytes(b"no database" * 100)
-    told = list(examine(Settings(store={"path": tmp_path / "store"})))
+def test_a_check_that_fails_itself_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError("no /proc")
+
+    monkeypatch.setattr("psutil.virtual_memory", broken)
+    told = list(examine(Settings()))
+    assert [(one.status, one.says) for one in told if one.what == "memory"] == [
+        ("bad", "cannot be examined: OSError: no /proc")
+    ]
     assert any(one.what == "port" for one in told)
-    assert [one.status for one in told if one.what == "store"] == ["bad"]
