@@ -105,10 +105,11 @@ class IngestSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_settings_file())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=settings_file())
 
 
-def _settings_file() -> Path:
+def settings_file() -> Path:
+    """The file of settings; it need not be there. Raises SettingsFileNotFound for a named one that is not."""
     named = os.environ.get("GROUNDWELL_CONFIG")
     if named and not Path(named).is_file():
         raise SettingsFileNotFound(f"$GROUNDWELL_CONFIG names {named}, which is not a file")

@@ -1,6 +1,7 @@
 """`ChatVLLM`: a LangChain chat model on the engine in this process."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from langchain_core.language_models.chat_models import (
     ModelProfile,
 )
 from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import Field
 
 from llm.binding import Binding
@@ -123,8 +124,21 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         here = iterate_from(self._chunks(messages, stop, kwargs), self._engine.loop)
         async with aclosing(here) as chunks:
-            async for chunk in chunks:
+            async for _, chunk in chunks:
                 yield chunk
+
+    async def astream_choices(
+        self, messages: list[BaseMessage], **kwargs: Any
+    ) -> AsyncGenerator[tuple[int, ChatGenerationChunk]]:
+        """The chunks of all `n` choices as they are written, each with its choice's number from 0; see the class.
+
+        LangChain's `astream` knows one choice. The first chunk, of choice 0, is empty: the engine has admitted the
+        request; `best_of` and beam search give their choices at the end. Keywords are those of a call.
+        """
+        here = iterate_from(self._chunks(messages, None, kwargs, choices=True), self._engine.loop)
+        async with aclosing(here) as chunks:
+            async for numbered in chunks:
+                yield numbered
 
     async def _agenerate(
         self,
@@ -145,7 +159,8 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        yield from iterate_blocking(self._chunks(messages, stop, kwargs), self._engine.loop)
+        for _, chunk in iterate_blocking(self._chunks(messages, stop, kwargs), self._engine.loop):
+            yield chunk
 
     def _generate(
         self,
@@ -159,28 +174,34 @@ class ChatVLLM(OnEngine, Binding, BaseChatModel):
         return ChatResult(generations=[answer_of(list(self._stream(messages, stop, **kwargs)))])
 
     async def _chunks(
-        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
-    ) -> AsyncGenerator[ChatGenerationChunk, None]:
+        self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any], *, choices: bool = False
+    ) -> AsyncGenerator[tuple[int, ChatGenerationChunk], None]:
         """The one path: runs on the engine's loop."""
         call = await asyncio.to_thread(self._call, messages, stop, kwargs)
-        if several(call.sampling):
+        if several(call.sampling) and not choices:
             raise InvalidRequest(NOT_STREAMED)
+        first = opening(call.adapter or self._engine.model, input_tokens=len(call.ids))
+        readers = [Chunks(call.format.reader(call.ids), top=call.sampling.logprobs) for _ in range(call.sampling.n)]
+        if several(call.sampling) and (call.sampling.best_of or call.sampling.use_beam_search):
+            best = await collect(self._engine, call.ids, call.sampling, **call.options)
+            yield 0, first
+            for at, deltas in enumerate(best):
+                for delta in deltas:
+                    yield at, readers[at].of(delta)
+            return
         generation = await self._engine.submit(call.ids, call.sampling, **call.options)
         async with aclosing(generation):
-            yield opening(call.adapter or self._engine.model, input_tokens=len(call.ids))
-            chunks = Chunks(call.format.reader(call.ids), top=call.sampling.logprobs)
+            yield 0, first
             async for delta in generation:
-                yield chunks.of(delta)
+                yield delta.index, readers[delta.index].of(delta)
 
     async def _several(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> ChatResult:
         """All choices, each an answer of its own with the usage of its own tokens."""
-        call = await asyncio.to_thread(self._call, messages, stop, kwargs)
-        choices = await collect(self._engine, call.ids, call.sampling, **call.options)
-        answers: list[ChatGeneration] = []
-        for deltas in choices:
-            chunks = Chunks(call.format.reader(call.ids), top=call.sampling.logprobs)
-            first = opening(call.adapter or self._engine.model, input_tokens=len(call.ids))
-            answers.append(answer_of([first, *map(chunks.of, deltas)]))
+        numbered = [pair async for pair in self._chunks(messages, stop, kwargs, choices=True)]
+        first, choices = numbered[0][1], defaultdict[int, list[ChatGenerationChunk]](list)
+        for at, chunk in numbered[1:]:
+            choices[at].append(chunk)
+        answers = [await asyncio.to_thread(answer_of, [first, *choices[at]]) for at in sorted(choices)]
         return ChatResult(generations=answers)
 
     def _call(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> _Call:

@@ -1,4 +1,4 @@
-"""The command line: `groundwell ingest FOLDER`, `documents`, `knowledge-bases`, `serve`, `eval`."""
+"""The command line: `groundwell ingest FOLDER`, `serve`, `ask` and the others; `groundwell --help` names them all."""
 
 import argparse
 import sys
@@ -10,6 +10,8 @@ from ingest import manage
 from ingest.command import Parser, plainly, refused, start
 from rag.evaluation import command as eval_command
 from rag.settings import Settings
+from rag.terminal import command as terminal
+from rag.terminal import config, doctor
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,8 +29,11 @@ def _parser() -> Parser:
     serve.add_argument("--host", help="address to listen on (default: the settings', 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on (default: the settings', 8000; 0 takes a free one)")
     serve.set_defaults(run=_serve)
+    terminal.add_commands(commands)
     about = "ask questions with known answers; count what is found, cited, answered and refused"
     eval_command.add_arguments(commands.add_parser("eval", help=about, description=f"{about}."))
+    config.add_command(commands)
+    doctor.add_command(commands)
     return parser
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import httpx
 
+from rag.terminal.answerers import events
+from rag.terminal.command import place
+
 GROUNDWELL = [sys.executable, "-m", "rag"]
 START_SECONDS, STOP_SECONDS = 300, 15
 
@@ -98,17 +101,6 @@ def ask(address: str, question: str, history: list[dict[str, str]]) -> tuple[lis
     raise RuntimeError("the stream ended without `done`")
 
 
-def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Server-Sent Events as names and data; ours have one data line each."""
-    name = ""
-    for line in lines:
-        field, _, value = line.partition(": ")
-        if field == "event":
-            name = value
-        elif field == "data":
-            yield name, json.loads(value)
-
-
 def show(sources: list[dict[str, Any]], done: dict[str, Any]) -> None:
     """Print what supports the answer, else where the nearest passage is, and the time to the first token."""
     for citation in done["citations"]:
@@ -117,12 +109,6 @@ def show(sources: list[dict[str, Any]], done: dict[str, Any]) -> None:
         print(f"   no sentence of this answer is supported by the documents; nearest: {place(sources[0])}")
     first = done["timings"].get("first_token")
     print(f"   first token after {first:.2f} s, {done['usage']['completion_tokens']} tokens", flush=True)
-
-
-def place(source: dict[str, Any]) -> str:
-    """File with page or line, else the heading."""
-    where = f"page {source['page']}" if source["page"] else f"line {source['line']}"
-    return f"{source['file']}, {where if source['page'] or source['line'] else source['heading']}"
 
 
 def expected_in(sources: list[dict[str, Any]], question: dict[str, Any]) -> bool:

@@ -23,12 +23,15 @@ from llm.protocol import (
 )
 from rag.answer import EmptyQuestion
 from rag.library import EmptyKnowledgeBase
+from rag.openai_api.targets import NotOffered, UnknownModel
 
 TABLE: dict[type[Exception], tuple[int, str]] = {
     EmptyQuestion: (400, "empty_question"),
     PromptTooLong: (400, "context_length_exceeded"),
     UnsupportedContent: (400, "unsupported_content"),
     NoChatTemplate: (400, "no_chat_template"),
+    UnknownModel: (404, "model_not_found"),
+    NotOffered: (400, "not_offered"),
     UnknownAdapter: (404, "unknown_adapter"),
     AdapterRefused: (400, "adapter_refused"),
     InvalidRequest: (400, "invalid_request"),

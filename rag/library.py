@@ -29,7 +29,7 @@ class Library:
         options: RetrievalOptions = RetrievalOptions(),  # noqa: B008 (frozen)
         reranker: Reranker | None = None,
     ) -> None:
-        self._store, self._embedder, self._k = store, embedder, k
+        self.embedder, self._store, self._k = embedder, store, k
         self._options, self._reranker = options, reranker
         self._open: dict[str, KnowledgeBase] = {}
         self._lock = threading.Lock()
@@ -38,13 +38,13 @@ class Library:
         """A retriever of a knowledge base. Raises UnknownKnowledgeBase, EmptyKnowledgeBase, EmbedderMismatch."""
         with self._lock:
             if name not in self._open:
-                self._open[name] = KnowledgeBase.open(self._store.path, name, self._embedder)
+                self._open[name] = KnowledgeBase.open(self._store.path, name, self.embedder)
             knowledge_base = self._open[name]
         if knowledge_base.count()[1] == 0:
             raise EmptyKnowledgeBase(name)
         return HybridRetriever(
             knowledge_base=knowledge_base,
-            embedder=self._embedder,
+            embedder=self.embedder,
             k=self._k,
             options=self._options,
             reranker=self._reranker,

@@ -57,6 +57,14 @@ class Searching(BaseModel):
         return {name: value for name in Searching.model_fields if (value := getattr(self, name)) is not None}
 
 
+class SearchRequest(Searching):
+    """Body of `POST /v1/knowledge-bases/{name}/search`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Annotated[Text, Field(pattern=r"\S")]
+
+
 class AskRequest(Searching):
     """Body of `POST /v1/knowledge-bases/{name}/ask`."""
 

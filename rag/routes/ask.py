@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from rag.answer import Done, Event, Sources
 from rag.errors import status_and_body
-from rag.schemas import AskRequest, event_data, event_name
+from rag.schemas import AskRequest, SearchRequest, event_data, event_name, source
 from rag.service import Service
 from rag.streaming import EventStream, encode, first_of, while_connected
 
@@ -23,6 +23,15 @@ async def knowledge_bases(request: Request) -> dict[str, Any]:
     service: Service = request.app.state.service
     found = await asyncio.to_thread(service.library.list)
     return {"knowledge_bases": [{"name": kb.name, "documents": kb.documents, "chunks": kb.chunks} for kb in found]}
+
+
+@router.post("/{name}/search")
+async def search(name: str, body: SearchRequest, request: Request) -> dict[str, Any]:
+    """The passages nearest a question, best first, without an answer."""
+    service: Service = request.app.state.service
+    retriever = await asyncio.to_thread(service.library.retriever, name)
+    passages = await while_connected(request.receive, retriever.ainvoke(body.question, **body.search))
+    return {"question": body.question, "passages": [source(at, one) for at, one in enumerate(passages, 1)]}
 
 
 @router.post("/{name}/ask", response_model=None)

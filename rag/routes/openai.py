@@ -1,179 +1,120 @@
-"""The same turn in the shape of OpenAI's chat completions; `model@handbook` names a knowledge base."""
+"""OpenAI's API: models, chat completions with or without documents, embeddings; and vLLM's `/tokenize`."""
 
+import asyncio
+import base64
 import time
-import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
+import numpy
 from fastapi import APIRouter, Request
-from langchain_core.messages import AIMessage, HumanMessage
-from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from llm.options import SamplingOptions
-from rag.answer import Done, Event, Question, Sources, Token
-from rag.errors import status_and_body
-from rag.grounding import Mode
-from rag.schemas import Searching, Text, sources
+from rag.openai_api import direct, grounded
+from rag.openai_api.requests import ChatCompletionRequest, EmbeddingsRequest, TokenizeRequest
+from rag.openai_api.targets import HEADER, NotOffered, UnknownModel, served, target
+from rag.openai_api.wire import Completion, failed
 from rag.service import Service
-from rag.streaming import EventStream, encode, first_of, while_connected
+from rag.streaming import EventStream, first_of, while_connected
 
-router = APIRouter(prefix="/v1")
-
-
-class Part(BaseModel):
-    """A part of a message's content; only text is read."""
-
-    type: Literal["text"]
-    text: Text
+router = APIRouter()
+STARTED = int(time.time())
 
 
-class Message(BaseModel):
-    """A message of an OpenAI client."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[Part] | None = None
-
-    @property
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
+@router.get("/v1/models")
+async def models(request: Request) -> dict[str, Any]:
+    """The base model, its adapters, and the base model on each knowledge base."""
+    return {"object": "list", "data": await _models(request.app.state.service)}
 
 
-class StreamOptions(BaseModel):
-    """OpenAI's `stream_options`."""
-
-    include_usage: bool = False
-
-
-class ChatCompletionRequest(Searching):
-    """Body of `POST /v1/chat/completions`; fields it does not name are ignored, as OpenAI clients send many.
-
-    `grounding` and the fields of the search are extensions of ours, as are `sources` and `grounding` in the answer.
-    """
-
-    model: Text = ""
-    messages: list[Message] = Field(min_length=1)
-    stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
-    n: Literal[1] = 1
-    max_tokens: int | None = Field(None, ge=1, lt=2**31)
-    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Text | list[Text] | None = None
-    grounding: Mode | None = None
-
-    def as_question(self) -> Question:
-        """The last user message is the question, what stands before it the conversation."""
-        system = [message.text for message in self.messages if message.role in ("system", "developer")]
-        turns = [message for message in self.messages if message.role in ("user", "assistant")]
-        last = max((at for at, message in enumerate(turns) if message.role == "user"), default=-1)
-        history = [
-            HumanMessage(message.text) if message.role == "user" else AIMessage(message.text)
-            for message in turns[:last]
-        ]
-        text = turns[last].text if last >= 0 else ""
-        return Question(
-            text,
-            history,
-            instructions="\n\n".join(system),
-            sampling=self._sampling(),
-            search=self.search,
-            grounding=self.grounding,
-        )
-
-    def _sampling(self) -> dict[str, Any]:
-        given = {name: value for name, value in self if name in SamplingOptions.model_fields and value is not None}
-        if self.max_completion_tokens:
-            given["max_tokens"] = self.max_completion_tokens
-        if isinstance(self.stop, str):
-            given["stop"] = [self.stop]
-        return given
+@router.get("/v1/models/{name:path}")
+async def model(name: str, request: Request) -> dict[str, Any]:
+    """One of these."""
+    there = await _models(request.app.state.service)
+    for one in there:
+        if one["id"] == name:
+            return one
+    raise UnknownModel(name, [one["id"] for one in there])
 
 
-@router.post("/chat/completions", response_model=None)
+async def _models(service: Service) -> list[dict[str, Any]]:
+    base, *adapters = served(service.engine)
+    knowledge_bases = await asyncio.to_thread(service.library.list)
+    about = {"object": "model", "created": STARTED, "owned_by": "groundwell"}
+    about["max_model_len"] = service.engine.max_model_len
+    return [
+        {"id": base, **about},
+        *({"id": name, "parent": base, **about} for name in adapters),
+        *({"id": f"{base}@{one.name}", "parent": base, **about} for one in knowledge_bases),
+    ]
+
+
+@router.post("/v1/chat/completions", response_model=None)
 async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response | dict[str, Any]:
-    """Answer the last user message from a knowledge base, streamed or whole."""
+    """Answer from the documents of a knowledge base where one is named, else as the model does by itself."""
     service: Service = request.app.state.service
-    knowledge_base = body.model.rpartition("@")[2] if "@" in body.model else service.default_knowledge_base
-    events = service.answer(knowledge_base, body.as_question())
-    shape = _Shape(body.model or service.engine.model)
-    if body.stream:
-        first = await first_of(events, request.receive)
-        write = shape.writer(include_usage=body.stream_options.include_usage)
-        return EventStream(first, events, write=write, failed=_failed)
-    return await while_connected(request.receive, shape.whole(events))
+    header, default = request.headers.get(HEADER), service.default_knowledge_base
+    meant = target(service.engine, body.model, default=default, named=body.knowledge_base, header=header)
+    completion = Completion(body.model or service.engine.model)
+    if meant.knowledge_base is None:
+        chunks = direct.choices(service.chat, body, meant.adapter)
+        if not body.stream:
+            return await while_connected(request.receive, direct.whole(completion, chunks))
+        first = await first_of(chunks, request.receive)
+        return EventStream(
+            first, chunks, write=direct.writer(completion, include_usage=body.include_usage), failed=failed
+        )
+    if beside := body.beside_grounding():
+        raise NotOffered(
+            f"{beside[0]}: an answer from documents has none; ask the model {service.engine.model!r} itself"
+        )
+    question = body.as_question(**({"adapter": meant.adapter} if meant.adapter else {}))
+    events = service.answer(meant.knowledge_base, question)
+    if not body.stream:
+        return await while_connected(request.receive, grounded.whole(completion, events))
+    opening = await first_of(events, request.receive)
+    return EventStream(
+        opening, events, write=grounded.writer(completion, include_usage=body.include_usage), failed=failed
+    )
 
 
-class _Shape:
-    """One completion: its id, time and model stand in the whole answer and in every chunk."""
-
-    def __init__(self, model: str) -> None:
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-
-    async def whole(self, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
-        """The answer as one object, its text without the model's marks, as in the stream."""
-        about = dict[str, Any]()
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Sources):
-                    about = _about(event)
-                elif isinstance(event, Done):
-                    done = event
-        message = {"role": "assistant", "content": done.answer, "refusal": None, "annotations": _annotations(done)}
-        choice = {"index": 0, "message": message, "finish_reason": _finish_reason(done), "logprobs": None}
-        head = {**self._head, "object": "chat.completion"}
-        about["grounding"] = asdict(done.grounding)
-        return {**head, "choices": [choice], "usage": _usage(done), **about}
-
-    def writer(self, *, include_usage: bool) -> Callable[[Event], bytes]:
-        """What an event is on the wire; the last one closes the choice, and the stream with `[DONE]`."""
-
-        def write(event: Event) -> bytes:
-            if isinstance(event, Sources):
-                return self._chunk({"role": "assistant", "content": ""}, **_about(event))
-            if isinstance(event, Token):
-                return self._chunk({"content": event.text})
-            annotated, reason = {"annotations": _annotations(event)}, _finish_reason(event)
-            last = self._chunk(annotated, finish_reason=reason, grounding=asdict(event.grounding))
-            usage = encode(self._chunk_of([], usage=_usage(event))) if include_usage else b""
-            return last + usage + b"data: [DONE]\n\n"
-
-        return write
-
-    def _chunk(self, delta: dict[str, Any], *, finish_reason: str | None = None, **more: Any) -> bytes:
-        return encode(self._chunk_of([{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more))
-
-    def _chunk_of(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
+@router.post("/v1/embeddings")
+async def embeddings(body: EmbeddingsRequest, request: Request) -> dict[str, Any]:
+    """The vectors of texts by the embedder of the knowledge bases."""
+    embedder = request.app.state.service.library.embedder
+    name = embedder.fingerprint["model"]
+    if body.model not in ("", name):
+        raise UnknownModel(body.model, [name])
+    work = asyncio.to_thread(_embedded, embedder, body)
+    vectors, tokens = await while_connected(request.receive, work)
+    data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+    return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
 
-def _about(event: Sources) -> dict[str, Any]:
-    """Groundwell's own fields: the sources, and what had to stay out of the prompt."""
-    return {"sources": sources(event), **event.prompt.dropped}
+def _embedded(embedder: Any, body: EmbeddingsRequest) -> tuple[list[Any], int]:
+    if body.input_type == "query":
+        vectors = [embedder.embed_query(text) for text in body.texts]
+    else:
+        vectors = embedder.embed_documents(body.texts)
+    if body.dimensions not in (None, len(vectors[0])):
+        raise NotOffered(f"dimensions: this embedder's vectors have {len(vectors[0])} numbers, no other number")
+    tokens = sum(len(embedder.offsets(text)) for text in body.texts)
+    if body.encoding_format == "base64":
+        return [base64.b64encode(numpy.asarray(vector, dtype="<f4").tobytes()).decode() for vector in vectors], tokens
+    return vectors, tokens
 
 
-def _annotations(done: Done) -> list[dict[str, Any]]:
-    return [{"type": "file_citation", **asdict(citation)} for citation in done.citations]
+@router.post("/tokenize")
+async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+    """The ids of messages with the chat template, or of a text; as vLLM's server answers."""
+    service: Service = request.app.state.service
+    target(service.engine, body.model, default=service.default_knowledge_base)
+    ids = await asyncio.to_thread(_ids, service, body)
+    return {"count": len(ids), "max_model_len": service.engine.max_model_len, "tokens": ids}
 
 
-def _finish_reason(done: Done) -> str:
-    return "length" if done.finish_reason == "length" else "stop"  # OpenAI knows no repetition and no refusal of ours
-
-
-def _usage(done: Done) -> dict[str, Any]:
-    usage: dict[str, Any] = dict(done.usage)
-    usage["prompt_tokens_details"] = {"cached_tokens": usage.pop("cached_tokens")}
-    return usage
-
-
-def _failed(error: Exception) -> bytes:
-    return encode(status_and_body(error)[1])
+def _ids(service: Service, body: TokenizeRequest) -> list[int]:
+    encoder = service.chat.encoder
+    if body.prompt is not None:
+        return encoder.text_ids(body.prompt)
+    messages = [message.as_langchain() for message in body.messages or ()]
+    return encoder.encode(messages, tools=body.tools or (), template_options=body.chat_template_kwargs or {})

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 import pytest_asyncio
 from pytest_asyncio import is_async_test
@@ -80,5 +81,11 @@ async def address(store: Path, service_engine: ScriptedEngine, embedder: WordCou
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(address: str, engine: ScriptedEngine) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the service."""
-    async with httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as client:
+    async with httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+def official(client: httpx.AsyncClient) -> openai.AsyncOpenAI:
+    """OpenAI's own client of it."""
+    return openai.AsyncOpenAI(api_key="none", base_url=f"{client.base_url}/v1", max_retries=0, http_client=client)

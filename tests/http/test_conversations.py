@@ -35,12 +35,12 @@ async def asked_whole(client: httpx.AsyncClient, messages: Messages) -> Answer:
 
 
 async def completed(client: httpx.AsyncClient, messages: Messages) -> Answer:
-    whole = (await client.post(COMPLETIONS, json={"model": "any@default", "messages": messages})).json()
+    whole = (await client.post(COMPLETIONS, json={"model": "@default", "messages": messages})).json()
     return whole["choices"][0]["message"]["content"], whole
 
 
 async def streamed(client: httpx.AsyncClient, messages: Messages) -> Answer:
-    body = {"model": "any@default", "messages": messages, "stream": True}
+    body = {"model": "@default", "messages": messages, "stream": True}
     response = await client.post(COMPLETIONS, json=body)
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
     chunks = [json.loads(line) for line in lines]

@@ -18,7 +18,7 @@ async def replied(client: httpx.AsyncClient, route: str, question: str, **more: 
     if route == ASK:
         response = await client.post(ASK, json={"question": question, "stream": False, **more})
         return response.json()["answer"], response.json()["grounding"]
-    body = {"model": "any@default", "messages": [{"role": "user", "content": question}], **more}
+    body = {"model": "@default", "messages": [{"role": "user", "content": question}], **more}
     response = await client.post(COMPLETIONS, json=body)
     return response.json()["choices"][0]["message"]["content"], response.json()["grounding"]
 

@@ -16,13 +16,8 @@ COMPLETIONS = "/v1/chat/completions"
 MESSAGES: list[Any] = [{"role": "user", "content": "How many days of annual leave?"}]
 
 
-@pytest.fixture
-def official(client: httpx.AsyncClient) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(api_key="none", base_url=f"{client.base_url}/v1", max_retries=0, http_client=client)
-
-
 async def test_the_official_client_reads_a_whole_answer(official: openai.AsyncOpenAI) -> None:
-    completion = await official.chat.completions.create(model="any@default", messages=MESSAGES)
+    completion = await official.chat.completions.create(model="@default", messages=MESSAGES)
     choice = completion.choices[0]
     assert choice.message.content == "Full-time employees receive 25 days of annual leave."
     assert choice.finish_reason == "stop"
@@ -33,7 +28,7 @@ async def test_the_official_client_reads_a_whole_answer(official: openai.AsyncOp
 
 async def test_the_official_client_reads_a_stream(official: openai.AsyncOpenAI) -> None:
     stream = await official.chat.completions.create(
-        model="scripted", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+        model="@default", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
     )
     chunks = [chunk async for chunk in stream]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
@@ -44,7 +39,7 @@ async def test_the_official_client_reads_a_stream(official: openai.AsyncOpenAI) 
 
 
 async def test_a_cut_answer_says_length(official: openai.AsyncOpenAI) -> None:
-    completion = await official.chat.completions.create(model="any", messages=MESSAGES, max_completion_tokens=2)
+    completion = await official.chat.completions.create(model="", messages=MESSAGES, max_completion_tokens=2)
     assert completion.choices[0].finish_reason == "length"
 
 
@@ -71,7 +66,7 @@ async def test_sampling_system_text_and_history_reach_the_engine(
         {"messages": []},
         {"messages": [{"role": "user", "content": " "}]},
         {"messages": [{"role": "system", "content": "only"}]},
-        {"messages": MESSAGES, "n": 2},
+        {"messages": MESSAGES, "n": 2, "temperature": 1},
         {"messages": MESSAGES, "temperature": 9},
         {"messages": MESSAGES, "max_tokens": 10**23},
         {"messages": MESSAGES, "stop": ["x"] * 10_000},
@@ -79,7 +74,7 @@ async def test_sampling_system_text_and_history_reach_the_engine(
     ],
 )
 async def test_what_cannot_be_done_is_a_400(client: httpx.AsyncClient, engine: ScriptedEngine, body: Any) -> None:
-    response = await client.post(COMPLETIONS, json={"model": "any", **body})
+    response = await client.post(COMPLETIONS, json={"model": "@default", **body})
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert not engine.submitted
@@ -90,7 +85,7 @@ async def test_k_threshold_and_filter_go_along_as_extra_body(official: openai.As
     async def found(question: str = "Leave is 25 days.", **search: Any) -> list[str]:
         asked: list[Any] = [{"role": "user", "content": question}]
         completions = official.with_options(timeout=60).chat.completions  # the first filter of a process loads torch
-        got: Any = await completions.create(model="any@three", messages=asked, extra_body=search, stream=stream)
+        got: Any = await completions.create(model="@three", messages=asked, extra_body=search, stream=stream)
         events = [event async for event in got] if stream else [got]
         return [one["text"] for one in events[0].sources]
 
@@ -122,13 +117,13 @@ async def test_a_search_that_cannot_be_meant_is_the_clients_bad_request(
     official: openai.AsyncOpenAI, engine: ScriptedEngine, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
-        await official.chat.completions.create(model="any@three", messages=MESSAGES, extra_body=wrong)
+        await official.chat.completions.create(model="@three", messages=MESSAGES, extra_body=wrong)
     assert not engine.submitted
 
 
 async def test_an_unknown_knowledge_base_is_a_404(official: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="nobody"):
-        await official.chat.completions.create(model="any@nobody", messages=MESSAGES)
+        await official.chat.completions.create(model="@nobody", messages=MESSAGES)
 
 
 async def test_a_failure_in_the_stream_is_an_error_for_the_client(
@@ -136,7 +131,7 @@ async def test_a_failure_in_the_stream_is_an_error_for_the_client(
 ) -> None:
     engine.replies = [EngineUnavailable("the vLLM engine has died")]
     with pytest.raises(openai.APIError, match="died"):
-        [chunk async for chunk in await official.chat.completions.create(model="a", messages=MESSAGES, stream=True)]
+        [chunk async for chunk in await official.chat.completions.create(model="", messages=MESSAGES, stream=True)]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -144,7 +139,7 @@ async def test_a_client_that_leaves_frees_the_engine(
     client: httpx.AsyncClient, engine: ScriptedEngine, stream: bool
 ) -> None:
     engine.gate = asyncio.Event()
-    body = {"model": "any", "messages": MESSAGES, "stream": stream}
+    body = {"model": "@default", "messages": MESSAGES, "stream": stream}
     asking = asyncio.create_task(client.post(COMPLETIONS, json=body))
     await until(lambda: engine.unfinished == 1)
     asking.cancel()
@@ -152,7 +147,7 @@ async def test_a_client_that_leaves_frees_the_engine(
 
 
 async def test_a_stream_ends_with_done_and_each_chunk_is_one_line(client: httpx.AsyncClient) -> None:
-    body = {"model": "any", "messages": MESSAGES, "stream": True}
+    body = {"model": "@default", "messages": MESSAGES, "stream": True}
     lines = [line for line in (await client.post(COMPLETIONS, json=body)).text.split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
     assert all(json.loads(line.removeprefix("data: "))["object"] == "chat.completion.chunk" for line in lines[:-1])

@@ -248,7 +248,7 @@ def test_stopping_breaks_off_whatever_runs(engine: Engine, sampling: dict[str, A
 
 
 ASK = {"question": "Tell me all about the Terrano 3.", "max_tokens": 1500}
-CHAT = {"model": "anything", "messages": [{"role": "user", "content": ASK["question"]}], "max_tokens": 1500}
+CHAT = {"model": "@default", "messages": [{"role": "user", "content": ASK["question"]}], "max_tokens": 1500}
 ASK_AT = "/v1/knowledge-bases/default/ask"
 ROUTES = {
     # The small profile quotes: it sends text only after the model has ended, but the sources with its first token.

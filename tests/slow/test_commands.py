@@ -1,9 +1,11 @@
 """`make demo`'s program, and the README's Python, as they stand there."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,22 @@ def test_the_readmes_python_answers(home: Path, number: int) -> None:
     assert done.returncode == 0, done.stderr
     results = BLOCKS[number].count("print(") - BLOCKS[number].count("flush=True")
     assert len(done.stdout.strip().splitlines()) >= max(1, results), done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_a_terminal_is_answered_where_no_service_runs(home: Path) -> None:
+    def run(*arguments: str) -> dict[str, Any]:
+        # Another user's service may run at the default address.
+        free = environment() | {"GROUNDWELL_SERVER__PORT": "9"}
+        command = [sys.executable, "-m", "rag", *arguments, "--json"]
+        done = subprocess.run(command, cwd=home, env=free, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    question = "How long is the warranty of the Terrano 3 probe?"
+    answered, found = run("ask", question), run("search", question)
+    assert answered["answer"] and answered["citations"]
+    assert {one["text"] for one in answered["sources"]} == {one["text"] for one in found["passages"]}
 
 
 def test_a_folder_that_cannot_be_ingested_is_one_sentence_and_status_2(home: Path, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Asking from a terminal: by the running service, else by an engine started for it."""
